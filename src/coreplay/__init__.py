@@ -1,0 +1,35 @@
+"""coreplay: continual federated learning with coordinated replay.
+
+The public names below are loaded on first use, so that ``import coreplay`` stays instant and needs
+neither torch nor Flower until something that uses them is called.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from coreplay.errors import InputError as InputError
+    from coreplay.selection import objective as objective
+    from coreplay.selection import select as select
+    from coreplay.selection import selectors as selectors
+
+_HOMES = {
+    "InputError": "coreplay.errors",
+    "objective": "coreplay.selection",
+    "select": "coreplay.selection",
+    "selectors": "coreplay.selection",
+}
+
+__all__ = ["InputError", "__version__", "objective", "select", "selectors"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'coreplay' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

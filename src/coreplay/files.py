@@ -1,0 +1,37 @@
+"""Files that are whole or absent: written beside the target, then moved over it in one step."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def replacing(target: Path | str) -> Iterator[Path]:
+    """Give a temporary path to write to; it becomes `target` only if the block ends without an error.
+
+    The temporary file keeps the suffix of the target, because writers choose a format by it.
+    """
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".writing-", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def write_text(target: Path | str, text: str) -> None:
+    """Write a text file in one step."""
+    with replacing(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")

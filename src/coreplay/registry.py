@@ -1,0 +1,61 @@
+"""A registry: one new file and one decorator add a selector, a layer rule, a task …"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from coreplay.errors import InputError, unknown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Registry(Generic[F]):
+    """Named functions of one kind; the first line of a function's docstring is its description.
+
+    >>> greetings = Registry("greeting")
+    >>> @greetings.register("hello")
+    ... def hello(name, *, loud=False):
+    ...     "Say hello."
+    ...     return f"hello {name}" + "!" * loud
+    >>> greetings.descriptions()
+    {'hello': 'Say hello.'}
+    >>> greetings["hello"]("you", **greetings.options("hello", {"loud": True}))
+    'hello you!'
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, F] = {}
+
+    def register(self, name: str) -> Callable[[F], F]:
+        """Decorate a function to make it known under `name`."""
+
+        def decorate(function: F) -> F:
+            if name in self._entries:
+                raise InputError(f"{self.kind} {name!r} is registered twice: choose another name")
+            self._entries[name] = function
+            return function
+
+        return decorate
+
+    def __getitem__(self, name: str) -> F:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise unknown(self.kind, name, self._entries) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def descriptions(self) -> dict[str, str]:
+        """Names with the first line of each docstring, in order of registration."""
+        return {name: (inspect.getdoc(f) or "").partition("\n")[0] for name, f in self._entries.items()}
+
+    def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check that each given option is a keyword-only parameter of the entry, and return them."""
+        parameters = inspect.signature(self[name]).parameters.values()
+        known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        for option in given:
+            if option not in known:
+                raise unknown(f"option for {self.kind} {name!r}", option, known)
+        return dict(given)
