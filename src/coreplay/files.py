@@ -1,10 +1,15 @@
 """Files that are whole or absent: written beside the target, then moved over it in one step."""
 
+import json
 import os
 import secrets
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from coreplay.errors import InputError
 
 
 @contextmanager
@@ -29,3 +34,46 @@ def write_text(target: Path | str, text: str) -> None:
     """Write a text file in one step."""
     with replacing(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(target: Path | str, data: Any) -> None:
+    """Write data as readable JSON in one step."""
+    write_text(target, json.dumps(data, indent=2) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Read a JSON file, or say that it is damaged."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(path)!r} can't be read as JSON: {error}") from None
+
+
+def read_arrays(path: Path | str) -> dict[str, Any]:
+    """Read the arrays of a .npy, .npz or .safetensors file; a .npy file has one, named ''. Never unpickles.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, of another kind, damaged, truncated, or holds Python objects.
+    """
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"file {str(path)!r} does not exist or is no file: pass a .npy, .npz or .safetensors file")
+    try:
+        if path.suffix == ".npy":
+            return {"": np.load(path, allow_pickle=False)}
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+    except MemoryError:
+        raise InputError(f"file {str(path)!r} claims to hold more numbers than fit into memory: is it damaged?") from None
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
+        raise InputError(f"file {str(path)!r} can't be read as {path.suffix[1:]}: {error}") from None
+    raise InputError(f"file {str(path)!r} has suffix {path.suffix!r}: pass a .npy, .npz or .safetensors file")

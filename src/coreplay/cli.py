@@ -1,0 +1,252 @@
+"""The command line: thin, with examples in every --help and errors without tracebacks.
+
+Heavy libraries are imported inside the commands that use them, so that `coreplay --help` answers at once.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from coreplay import __version__
+from coreplay.errors import InputError
+
+app = typer.Typer(
+    name="coreplay",
+    help="Continual federated learning with coordinated replay: clients choose jointly what to remember.",
+    epilog="Start with: coreplay demo",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Spread(TyperCommand):
+    """A command whose repeatable options take several values after one name: --n 10 30 50."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Write `--n 10 30` as `--n 10 --n 30`, which is what click understands."""
+        many = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
+        spread: list[str] = []
+        current = None
+        for arg in args:
+            if arg.startswith("-"):
+                current = arg if arg in many else None
+            elif current and spread[-1] != current:
+                spread.append(current)
+            spread.append(arg)
+        return super().parse_args(ctx, spread)
+
+
+def main() -> None:
+    """Run the command line; wrong input ends with exit code 2 and one line on standard error."""
+    try:
+        app()
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except OSError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coreplay {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Seed = Annotated[int, typer.Option(help="Makes every random choice repeatable.")]
+
+
+@app.command()
+def select(
+    file: Annotated[Path, typer.Argument(help="Gradients, one row a sample: .npy, .npz or .safetensors.")],
+    budget: Annotated[int, typer.Option(help="How many samples to keep.")],
+    method: Annotated[str, typer.Option(help="How to choose; `coreplay selectors` lists the methods.")] = "polished",
+    seed: Seed = 0,
+    gram: Annotated[bool, typer.Option("--gram", help="The array is a gram (n x n), not gradients.")] = False,
+    seen: Annotated[int | None, typer.Option(help="Samples seen in earlier periods (approximate_uniform).")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", help="Option of the method, as name=value.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the indices to this .npy or .json.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Choose which samples of a pool to keep.
+
+    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, and besides `features`, `new`.
+
+    Example: `coreplay select gradients.npy --budget 20`
+
+    Example: `coreplay select pool.npz --budget 5 --method exact --option time_limit=10 --json`
+    """
+    from coreplay.files import read_arrays, replacing, write_json
+    from coreplay.selection import choose, objective
+
+    if output is not None and output.suffix not in (".npy", ".json"):
+        raise InputError(f"--output {str(output)!r} has suffix {output.suffix!r}: use .npy or .json")
+    arrays = _named(read_arrays(file), str(file), gram)
+    selection = choose(**arrays, budget=budget, method=method, seed=seed, seen=seen, **_options(option or []))
+    indices = selection.indices.tolist()
+    result = {"method": method, "budget": budget, "pool": len(arrays.get("gradients", arrays.get("gram", []))), "indices": indices}
+    result["objective"] = objective(arrays.get("gradients"), selection.indices, gram=arrays.get("gram"))
+    result |= selection.details
+    if output is not None and output.suffix == ".npy":
+        import numpy as np
+
+        with replacing(output) as temporary:
+            np.save(temporary, selection.indices)
+    elif output is not None:
+        write_json(output, indices)
+    if as_json:
+        typer.echo(json.dumps(result))
+    elif output is None:
+        typer.echo("\n".join(map(str, indices)))
+    else:
+        typer.echo(f"kept {len(indices)} of {result['pool']}, objective {result['objective']:.4f}: {output}")
+
+
+def _named(arrays: dict[str, Any], file: str, gram: bool) -> dict[str, Any]:
+    """Give the arrays of a file their roles."""
+    roles = {"gradients", "gram", "features", "new"}
+    named = {name: array for name, array in arrays.items() if name in roles}
+    if not {"gradients", "gram"} & set(named):
+        others = [name for name in arrays if name not in roles]
+        if len(others) != 1:
+            raise InputError(f"file {file!r} has arrays {sorted(arrays)}: name one of them 'gradients' or 'gram'")
+        named["gram" if gram else "gradients"] = arrays[others[0]]
+    return named
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    """Parse name=value pairs; values are JSON where they can be, else text."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"--option must be name=value: got {pair!r}")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+@app.command("selectors")
+def selectors_command(as_json: Json = False) -> None:
+    """List the methods of `coreplay select`.
+
+    Example: `coreplay selectors`
+    """
+    from coreplay.selection import selectors
+
+    known = selectors()
+    if as_json:
+        typer.echo(json.dumps(known))
+    else:
+        width = max(map(len, known))
+        typer.echo("\n".join(f"{name:<{width}}  {text}" for name, text in sorted(known.items())))
+
+
+@app.command("near-optimality", cls=Spread)
+def near_optimality(
+    n: Annotated[list[int] | None, typer.Option(help="Pool sizes, one or several.  [default: 10 30 50]")] = None,
+    budget: Annotated[int, typer.Option(help="How many samples to select.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Random problems per pool size.")] = 5000,
+    mixture: Annotated[str, typer.Option(help="literal (as the paper's appendix says) or uncentred.")] = "literal",
+    method: Annotated[list[str] | None, typer.Option(help="Methods to compare.  [default: all that apply]")] = None,
+    seed: Seed = 0,
+    workers: Annotated[int | None, typer.Option(help="Processes.  [default: one a core]")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")] = Path("near-optimality"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare all selectors with the exact optimum (the paper's section 5.1).
+
+    Example: `coreplay near-optimality --n 10 30 50 --budget 5 --repeats 5000 --mixture uncentred -o results`
+    """
+    from coreplay.experiments.near_optimality import NearOptimality
+
+    config = NearOptimality(
+        sizes=tuple(n or (10, 30, 50)),
+        budget=budget,
+        repeats=repeats,
+        mixture=mixture,
+        seed=seed,
+        methods=tuple(method or ()),
+    )
+    _near_optimality(config, output, resume=resume, workers=workers, as_json=as_json)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")] = Path("demo"),
+) -> None:
+    """See how near the selectors come to the optimum, in a minute, with a table and figures.
+
+    Example: `coreplay demo`
+    """
+    from coreplay.experiments.near_optimality import NearOptimality
+
+    for mixture in ("uncentred", "literal"):
+        _near_optimality(NearOptimality(repeats=400, mixture=mixture), output / mixture, resume=True)
+
+
+def _near_optimality(
+    config: Any, output: Path, *, resume: bool, workers: int | None = None, as_json: bool = False
+) -> None:
+    from coreplay.experiments.near_optimality import run
+    from coreplay.report.near_optimality import markdown, write
+
+    with _progress(f"{config.mixture} mixture", quiet=as_json) as progress:
+        result = run(config, output, resume=resume, workers=workers, progress=progress)
+    paths = write(result, output)
+    if as_json:
+        typer.echo(json.dumps(result.to_json()))
+        return
+    _show_markdown(markdown(result))
+    typer.echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
+
+
+def _show_markdown(text: str) -> None:
+    """Show Markdown with tables drawn on a terminal, and as it is in a pipe."""
+    if not sys.stdout.isatty():
+        typer.echo(text)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text))
+
+
+@contextmanager
+def _progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Give a function (done, total) that moves a bar on the terminal; silent when a program reads the output."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,1 @@
+"""Report: tables and figures of what the experiments found."""

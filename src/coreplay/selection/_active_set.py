@@ -1,0 +1,170 @@
+"""The convex quadratic programme over the capped simplex, by proximal primal-dual active sets.
+
+With the variables at 0, at 1 and free known, the optimum is one linear system. Guess the three sets, solve, move what
+left its range to its bound and free what its multiplier pulls inwards; repeat until nothing moves. That takes two to six
+solves when K is well conditioned and may cycle when it is not, so it is done on
+
+    f(x) + ρ‖x − y‖²
+
+whose minimiser is the next y. A small ρ costs one extra solve; it grows when the sets cycle and falls when they settle,
+and the iteration over y converges to the minimiser of f for any K that is positive semidefinite.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from coreplay.selection._descent import descend
+from coreplay.selection._projection import gap, project
+
+Floats = NDArray[np.float64]
+Marks = NDArray[np.int8]
+
+DESCENT_FIRST = 400
+
+
+@njit(cache=True, fastmath=True)
+def _factor(A: Floats) -> bool:
+    """Put the Cholesky factor into the lower triangle of A; return whether A is positive definite.
+
+    Compiled here, four rows at a time, it is up to three times as fast as LAPACK through numpy for the sizes of a pool
+    (5 against 17 µs for 50, 160 against 240 for 200), and two workers never fight over the threads of one BLAS.
+    """
+    m = A.shape[0]
+    for j in range(m):
+        pivot = A[j, j]
+        for k in range(j):
+            pivot -= A[j, k] * A[j, k]
+        if not pivot > 0.0:
+            return False
+        root = np.sqrt(pivot)
+        A[j, j] = root
+        i = j + 1
+        while i + 3 < m:
+            t0, t1, t2, t3 = A[i, j], A[i + 1, j], A[i + 2, j], A[i + 3, j]
+            for k in range(j):
+                shared = A[j, k]
+                t0 -= A[i, k] * shared
+                t1 -= A[i + 1, k] * shared
+                t2 -= A[i + 2, k] * shared
+                t3 -= A[i + 3, k] * shared
+            A[i, j], A[i + 1, j], A[i + 2, j], A[i + 3, j] = t0 / root, t1 / root, t2 / root, t3 / root
+            i += 4
+        while i < m:
+            t0 = A[i, j]
+            for k in range(j):
+                t0 -= A[i, k] * A[j, k]
+            A[i, j] = t0 / root
+            i += 1
+    return True
+
+
+@njit(cache=True)
+def _substitute(L: Floats, b: Floats) -> None:
+    """Solve L Lᵀ x = b in place, for the factor in the lower triangle of L."""
+    m = b.size
+    for i in range(m):
+        total = b[i]
+        for j in range(i):
+            total -= L[i, j] * b[j]
+        b[i] = total / L[i, i]
+    for i in range(m - 1, -1, -1):
+        b[i] /= L[i, i]
+        for j in range(i):
+            b[j] -= L[i, j] * b[i]
+
+
+@njit(cache=True)
+def _settle(
+    K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: int, most: int
+) -> tuple[Floats, bool]:
+    """Solve with marks (0 at zero, 1 at one, 2 free), updated in place; return x and whether they settled."""
+    n = c.size
+    x = np.empty(n)
+    g = np.empty(n)
+    for _ in range(most):
+        free = np.flatnonzero(marks == 2)
+        ones = np.flatnonzero(marks == 1)
+        m = free.size
+        if m == 0:
+            return y, False
+        A = np.empty((m, m))
+        b = np.empty(m)
+        e = np.ones(m)
+        for k in range(m):
+            i = free[k]
+            for j in range(m):
+                A[k, j] = K[i, free[j]]
+            A[k, k] += rho
+            total = c[i] - rho * y[i]
+            for j in ones:
+                total += K[i, j]
+            b[k] = total
+        if not _factor(A):
+            return y, False
+        _substitute(A, b)
+        _substitute(A, e)
+        level = (budget - ones.size + b.sum()) / e.sum()
+        for i in range(n):
+            x[i] = 1.0 if marks[i] == 1 else 0.0
+            g[i] = c[i] + rho * (x[i] - y[i])
+        for k in range(m):
+            x[free[k]] = level * e[k] - b[k]
+        for j in range(n):
+            if x[j] != 0.0:
+                for i in range(n):
+                    g[i] += x[j] * K[j, i]
+        moved = False
+        for i in range(n):
+            mark = marks[i]
+            if mark == 2:
+                mark = 0 if x[i] < 0.0 else (1 if x[i] > 1.0 else 2)
+            elif (mark == 0 and g[i] < level) or (mark == 1 and g[i] > level):
+                mark = 2
+            moved = moved or mark != marks[i]
+            marks[i] = mark
+        if not moved:
+            return x, True
+    return x, False
+
+
+@njit(cache=True)
+def _mark(x: Floats) -> Marks:
+    marks = np.full(x.size, 2, dtype=np.int8)
+    for i in range(x.size):
+        if x[i] <= 0.0:
+            marks[i] = 0
+        elif x[i] >= 1.0:
+            marks[i] = 1
+    return marks
+
+
+@njit(cache=True)
+def solve_convex(K: Floats, c: Floats, budget: int, start: Floats, tolerance: float) -> Floats:
+    """Return the minimiser of xᵀKx + 2cᵀx over the capped simplex, from a feasible start."""
+    n = c.size
+    x = start
+    if n >= DESCENT_FIRST:  # a step costs less than a hundredth of a factorisation, and finds most of the sets
+        x = descend(K, np.zeros(n), c, budget, x, tolerance, n // 8)
+    scale = 1e-12
+    for i in range(n):
+        scale = max(scale, K[i, i])
+    best, least = x, np.inf
+    marks = _mark(x)
+    rho, settled = 1e-9, True
+    for _ in range(100):
+        if settled:
+            g = np.dot(K, x) + c
+            value = np.dot(x, g + c)
+            if value < least:
+                best, least = x, value
+            if 2.0 * gap(g, x, budget) <= max(tolerance * abs(value), 1e-3 * tolerance * budget):
+                break
+            rho = max(rho * 0.1, 1e-10)
+        else:
+            rho = max(min(rho * 100.0, 1.0), 1e-3)
+            marks = _mark(x)
+        y, settled = _settle(K, c, rho * scale, x, marks, budget, 8)
+        if settled:
+            x = project(y, float(budget))
+    return best

@@ -1,0 +1,184 @@
+"""The pool: what a client can choose from at the end of a period, checked and normalised once for all selectors."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coreplay.errors import InputError
+
+Floats = NDArray[np.float64]
+
+
+@runtime_checkable
+class HasGram(Protocol):
+    """A gradient matrix: anything that gives the gram of its unit columns and knows their number."""
+
+    def gram(self) -> Any:
+        """Return GᵀG."""
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The samples of a pool: unit gradients (or their gram), and what some selectors want to know besides.
+
+    Attributes
+    ----------
+    size : int
+        Number of samples n.
+    unit : (n, d) array or None
+        Unit gradients, one row a sample; zero rows for zero gradients.
+    features : (n, k) array or None
+        Unit feature vectors, for herding.
+    new : (n,) bool array or None
+        Which samples arrived in this period; the others come from the buffer.
+    seen : int or None
+        How many samples the client saw before this period, kept or not.
+    """
+
+    size: int
+    unit: NDArray[np.floating[Any]] | None = None
+    given_gram: Floats | None = None
+    features: NDArray[np.floating[Any]] | None = None
+    new: NDArray[np.bool_] | None = None
+    seen: int | None = None
+
+    @cached_property
+    def gram(self) -> Floats:
+        """The cosines between the gradients of all samples, n x n; a zero gradient is similar to nothing."""
+        if self.given_gram is not None:
+            return self.given_gram
+        assert self.unit is not None, "a pool is made from gradients or from a gram"
+        return np.ascontiguousarray(self.unit @ self.unit.T, dtype=np.float64)
+
+    def split(self, method: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the indices of the new and of the old samples, for selectors that treat them differently."""
+        if self.new is None:
+            raise InputError(f"method {method!r} needs to know which samples are new: pass new=, one bool a sample")
+        return np.flatnonzero(self.new), np.flatnonzero(~self.new)
+
+
+def make_pool(
+    gradients: ArrayLike | HasGram | None = None,
+    *,
+    gram: ArrayLike | None = None,
+    features: ArrayLike | None = None,
+    new: ArrayLike | None = None,
+    seen: int | None = None,
+) -> Pool:
+    """Check what a user passed and make a pool of it; every error names the argument, the value and the remedy."""
+    if (gradients is None) == (gram is None):
+        raise InputError("pass either gradients= (one row a sample) or gram= (n x n), and not both")
+    unit = given = None
+    if gram is not None:
+        given = _cosines(gram)
+        size = len(given)
+    elif isinstance(gradients, HasGram):
+        given = _cosines(gradients.gram())
+        size = len(given)
+    else:
+        unit = unit_rows(gradients, "gradients")
+        size = len(unit)
+    return Pool(
+        size=size,
+        unit=unit,
+        given_gram=given,
+        features=None if features is None else _of_length(unit_rows(features, "features"), size, "features"),
+        new=None if new is None else _flags(new, size),
+        seen=None if seen is None else whole_number(seen, "seen", least=0),
+    )
+
+
+def unit_rows(array: Any, name: str) -> NDArray[np.floating[Any]]:
+    """Return the rows scaled to length 1, zero rows left at zero, in the given precision.
+
+    >>> unit_rows([[3.0, 4.0], [0.0, 0.0]], "gradients").tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+    rows = _numbers(array, name)
+    if rows.ndim != 2:
+        raise InputError(f"{name} must have two dimensions, one row a sample: got shape {rows.shape}")
+    if len(rows) == 0:
+        raise InputError(f"{name} is empty, shape {rows.shape}: a pool needs at least one sample")
+    if rows.shape[1] == 0:
+        raise InputError(f"{name} has rows of length 0, shape {rows.shape}: pass at least one number a sample")
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    if not np.isfinite(largest).all():
+        row = int(np.flatnonzero(~np.isfinite(largest[:, 0]))[0])
+        raise InputError(f"{name} must be finite: row {row} has NaN or infinity; leave that sample out")
+    scaled = rows / np.where(largest > 0, largest, 1)  # so that no square overflows or vanishes
+    norms = np.linalg.norm(scaled, axis=1, keepdims=True)
+    scaled /= np.where(norms > 0, norms, 1)
+    return scaled
+
+
+def whole_number(value: Any, name: str, *, least: int) -> int:
+    """Return an integer argument, or say what is wrong with it."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise InputError(f"{name} must be a whole number: got {value!r}")
+    if value < least:
+        raise InputError(f"{name} must be at least {least}: got {value}")
+    return int(value)
+
+
+def _numbers(array: Any, name: str) -> NDArray[np.floating[Any]]:
+    try:
+        out = np.asarray(array)
+    except ValueError:
+        raise InputError(f"{name} must be an array of numbers: its rows differ in length") from None
+    if out.dtype.kind not in "fiub":
+        raise InputError(f"{name} must be an array of numbers: got dtype {out.dtype}")
+    return out if out.dtype in (np.float32, np.float64) else out.astype(np.float64)
+
+
+def _cosines(gram: Any) -> Floats:
+    """Return the gram scaled to a unit diagonal (zero for zero gradients), after checking that it is a gram."""
+    K = _numbers(gram, "gram").astype(np.float64, copy=False)
+    if K.ndim != 2 or K.shape[0] != K.shape[1]:
+        raise InputError(f"gram must be square: got shape {K.shape}")
+    if len(K) == 0:
+        raise InputError("gram is empty, shape (0, 0): a pool needs at least one sample")
+    if not np.isfinite(K).all():
+        row, column = np.argwhere(~np.isfinite(K))[0]
+        raise InputError(f"gram must be finite: entry ({row}, {column}) is {K[row, column]}; leave that sample out")
+    diagonal = K.diagonal()
+    if (diagonal < 0).any():
+        row = int(diagonal.argmin())
+        raise InputError(f"gram needs a diagonal of squared norms: entry ({row}, {row}) is {diagonal[row]:g}")
+    tolerance = 1e-4
+    norms = np.sqrt(diagonal)
+    scale = np.where(norms > 0, norms, 1)
+    C = K / scale / scale[:, None]
+    lopsided = np.abs(C - C.T)
+    if lopsided.max() > tolerance:
+        row, column = np.unravel_index(int(lopsided.argmax()), K.shape)
+        raise InputError(
+            f"gram must be symmetric: entry ({row}, {column}) is {K[row, column]:g} "
+            f"but ({column}, {row}) is {K[column, row]:g}"
+        )
+    if np.abs(C).max() > 1 + tolerance:
+        row, column = np.unravel_index(int(np.abs(C).argmax()), K.shape)
+        raise InputError(
+            f"gram is not a gram matrix: entry ({row}, {column}) is {K[row, column]:g}, more than the product "
+            f"{norms[row] * norms[column]:g} of the two norms on its diagonal; was the diagonal changed?"
+        )
+    return np.ascontiguousarray((C + C.T) / 2)
+
+
+def _of_length(rows: NDArray[np.floating[Any]], size: int, name: str) -> NDArray[np.floating[Any]]:
+    if len(rows) != size:
+        raise InputError(f"{name} must have one row a sample: got {len(rows)} rows for a pool of {size}")
+    return rows
+
+
+def _flags(new: Any, size: int) -> NDArray[np.bool_]:
+    flags = np.asarray(new)
+    if flags.dtype != np.bool_ and not (flags.dtype.kind in "iu" and np.isin(flags, (0, 1)).all()):
+        raise InputError(f"new must hold True or False for each sample: got dtype {flags.dtype}")
+    if flags.shape != (size,):
+        raise InputError(f"new must have one entry a sample: got shape {flags.shape} for a pool of {size}")
+    return flags.astype(np.bool_)
