@@ -87,7 +87,9 @@ def select(
     gram: Annotated[bool, typer.Option("--gram", help="The array is a gram (n x n), not gradients.")] = False,
     seen: Annotated[int | None, typer.Option(help="Samples seen in earlier periods (approximate_uniform).")] = None,
     option: Annotated[list[str] | None, typer.Option("--option", help="Option of the method, as name=value.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the indices to this .npy or .json.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the indices to this .npy or .json.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Choose which samples of a pool to keep.
@@ -106,7 +108,12 @@ def select(
     arrays = _named(read_arrays(file), str(file), gram)
     selection = choose(**arrays, budget=budget, method=method, seed=seed, seen=seen, **_options(option or []))
     indices = selection.indices.tolist()
-    result = {"method": method, "budget": budget, "pool": len(arrays.get("gradients", arrays.get("gram", []))), "indices": indices}
+    result = {
+        "method": method,
+        "budget": budget,
+        "pool": len(arrays.get("gradients", arrays.get("gram", []))),
+        "indices": indices,
+    }
     result["objective"] = objective(arrays.get("gradients"), selection.indices, gram=arrays.get("gram"))
     result |= selection.details
     if output is not None and output.suffix == ".npy":

@@ -73,7 +73,9 @@ def read_arrays(path: Path | str) -> dict[str, Any]:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
     except MemoryError:
-        raise InputError(f"file {str(path)!r} claims to hold more numbers than fit into memory: is it damaged?") from None
+        raise InputError(
+            f"file {str(path)!r} claims to hold more numbers than fit into memory: is it damaged?"
+        ) from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
         raise InputError(f"file {str(path)!r} can't be read as {path.suffix[1:]}: {error}") from None
     raise InputError(f"file {str(path)!r} has suffix {path.suffix!r}: pass a .npy, .npz or .safetensors file")

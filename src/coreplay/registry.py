@@ -1,4 +1,4 @@
-"""A registry: one new file and one decorator add a selector, a layer rule, a task …"""
+"""A registry: one new file and one decorator add a selector, a layer rule or a task."""
 
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
 """The random Gaussian mixture of the paper's appendix C.1, taken literally and without its normalisations.
 
-Literal: centres and samples are each shifted and scaled so that every coordinate has mean 0 and standard deviation 1, over
-the centres and over the samples. (One centre alone has no deviation: it becomes 0.) The sum of all samples is then 0, so
-that x ∝ ‖g_i‖ solves the convex relaxation with value 0 and says nothing about which samples differ: see the results.
+Literal: centres and samples are each shifted and scaled so that every coordinate has mean 0 and standard deviation 1,
+over the centres and over the samples. (One centre alone has no deviation: it becomes 0.) The sum of all samples is then
+0, so that x ∝ ‖g_i‖ solves the convex relaxation with value 0 and says nothing about which samples differ: see the results.
 Uncentred: the same draws without either normalisation.
 """
 
@@ -38,6 +38,7 @@ def draw(rng: np.random.Generator, n: int, mixture: str, *, dimension: int = 300
 
 def _normalise(rows: Floats) -> Floats:
     """Give each column mean 0 and standard deviation 1 (or leave it at 0 if it has no deviation)."""
-    centred = rows - rows.mean(axis=0)
+    centred: Floats = rows - rows.mean(axis=0)
     deviation = centred.std(axis=0)
-    return centred / np.where(deviation > 0, deviation, 1)
+    centred /= np.where(deviation > 0, deviation, 1)
+    return centred

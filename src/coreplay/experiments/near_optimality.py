@@ -1,7 +1,7 @@
 """How near to the optimum do selectors come? The paper's section 5.1: N of n random gradients, many times.
 
-Each repeat draws a mixture, finds the optimum by branch and bound, and lets every selector choose; the result is the ratio
-of its objective (equation 3) to the optimum. Repeats are independent and seeded one by one, so the result does not depend
+Each repeat draws a mixture, finds the optimum by branch and bound, and lets every selector choose; the result is the
+ratio of its objective (equation 3) to the optimum. Repeats are independent and seeded one by one, so it does not depend
 on the number of workers; they are stored in chunks as they are done, so that a run can be resumed.
 """
 
@@ -30,7 +30,10 @@ from coreplay.selection.pool import make_pool, whole_number
 
 Floats = NDArray[np.float64]
 
-NEEDS_HISTORY = ("approximate_uniform", "fixed_proportion")  # on one pool of new samples both are naive uniform
+NEEDS_HISTORY = (
+    "approximate_uniform",
+    "fixed_proportion",
+)  # on one pool of new samples both are naive uniform
 CHUNK = 100
 
 
@@ -177,7 +180,10 @@ def _load(config: NearOptimality, folder: Path, n: int, first: int, count: int) 
 
 def _claim(folder: Path, config: NearOptimality, resume: bool) -> None:
     """Make the folder ours, or go on with an earlier run of the same experiment."""
-    stamp, plain = folder / "config.json", asdict(config) | {"sizes": list(config.sizes), "methods": list(config.methods)}
+    stamp, plain = (
+        folder / "config.json",
+        asdict(config) | {"sizes": list(config.sizes), "methods": list(config.methods)},
+    )
     if stamp.exists():
         if not resume:
             raise InputError(f"output {str(folder)!r} holds a run already: pass --resume to go on, or another --output")

@@ -33,19 +33,24 @@ def markdown(result: Result) -> str:
     """Return the summary as Markdown, one table a pool size, best method first."""
     config = result.config
     lines = [
-        f"Ratio of the objective to the optimum; {config.mixture} mixture, N = {config.budget}, d = {config.dimension}, "
-        f"{config.repeats} repeats, seed {config.seed}. Time is the median of one selection from a given gram."
+        f"Ratio of the objective to the optimum; {config.mixture} mixture, N = {config.budget}, "
+        f"d = {config.dimension}, {config.repeats} repeats, seed {config.seed}. Time is the median of one selection from a given gram."
     ]
     for n in config.sizes:
-        lines += ["", f"**n = {n}**", "", "| method | mean | median | 95 % | optimal | ms |", "|---|---|---|---|---|---|"]
+        lines += [
+            "",
+            f"**n = {n}**",
+            "",
+            "| method | mean | median | 95 % | optimal | ms |",
+            "|---|---|---|---|---|---|",
+        ]
         lines += [_cells(row) for row in sorted(_of(result, n), key=lambda row: row.mean)]
     return "\n".join(lines) + "\n"
 
 
 def _cells(row: Row) -> str:
-    return (
-        f"| {row.method} | {row.mean:.4f} | {row.median:.4f} | {row.p95:.4f} | {row.optimal:.1%} | {row.milliseconds:.3f} |"
-    )
+    numbers = f"{row.mean:.4f} | {row.median:.4f} | {row.p95:.4f} | {row.optimal:.1%} | {row.milliseconds:.3f}"
+    return f"| {row.method} | {numbers} |"
 
 
 def _of(result: Result, n: int) -> list[Row]:

@@ -1,7 +1,7 @@
 """The convex quadratic programme over the capped simplex, by proximal primal-dual active sets.
 
 With the variables at 0, at 1 and free known, the optimum is one linear system. Guess the three sets, solve, move what
-left its range to its bound and free what its multiplier pulls inwards; repeat until nothing moves. That takes two to six
+left its range to its bound and free what its multiplier pulls inwards; repeat until nothing moves. It takes two to six
 solves when K is well conditioned and may cycle when it is not, so it is done on
 
     f(x) + ρ‖x − y‖²
@@ -75,9 +75,7 @@ def _substitute(L: Floats, b: Floats) -> None:
 
 
 @njit(cache=True)
-def _settle(
-    K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: int, most: int
-) -> tuple[Floats, bool]:
+def _settle(K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: int, most: int) -> tuple[Floats, bool]:
     """Solve with marks (0 at zero, 1 at one, 2 free), updated in place; return x and whether they settled."""
     n = c.size
     x = np.empty(n)
@@ -97,8 +95,8 @@ def _settle(
                 A[k, j] = K[i, free[j]]
             A[k, k] += rho
             total = c[i] - rho * y[i]
-            for j in ones:
-                total += K[i, j]
+            for one in ones:
+                total += K[i, one]
             b[k] = total
         if not _factor(A):
             return y, False

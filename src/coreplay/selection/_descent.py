@@ -1,8 +1,8 @@
 """Descent to a stationary point of a quadratic over the capped simplex, convex or not.
 
 Conjugate gradients on the face of the free variables alternate with projected gradient steps that change the face. A
-face is left when the gradient at the bounds outweighs the one inside (proportioning). Each move has an exact line search,
-so the value never increases; directions of negative curvature are followed to the boundary.
+face is left when the gradient at the bounds outweighs the one inside (proportioning). Each move has an exact line
+search, so the value never increases; directions of negative curvature are followed to the boundary.
 """
 
 import numpy as np
@@ -128,9 +128,7 @@ def _face(K: Floats, removed: Floats, x: Floats, g: Floats, budget: float, enoug
 
 
 @njit(cache=True)
-def descend(
-    K: Floats, removed: Floats, c: Floats, budget: int, start: Floats, tolerance: float, most: int
-) -> Floats:
+def descend(K: Floats, removed: Floats, c: Floats, budget: int, start: Floats, tolerance: float, most: int) -> Floats:
     """Return a stationary point of xᵀ(K − diag(removed))x + 2cᵀx, starting from a point of the capped simplex."""
     x = start.copy()
     g = _times(K, removed, x) + c

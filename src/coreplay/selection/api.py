@@ -143,7 +143,12 @@ def choose(
 
 
 def run_selector(
-    function: Selector, method: str, pool: Pool, budget: int, rng: np.random.Generator, options: dict[str, Any]
+    function: Selector,
+    method: str,
+    pool: Pool,
+    budget: int,
+    rng: np.random.Generator,
+    options: dict[str, Any],
 ) -> Selection:
     """Call a selector and check that it kept what it had to: `budget` different samples of the pool."""
     outcome = function(pool, budget, rng, **options)
@@ -157,7 +162,10 @@ def run_selector(
 
 
 def objective(
-    gradients: ArrayLike | HasGram | None = None, kept: ArrayLike | None = None, *, gram: ArrayLike | None = None
+    gradients: ArrayLike | HasGram | None = None,
+    kept: ArrayLike | None = None,
+    *,
+    gram: ArrayLike | None = None,
 ) -> float:
     """Return Σ_{i,j in kept} cos(g_i, g_j), the paper's equation (3): the lower, the more diverse the selection.
 

@@ -4,9 +4,9 @@ Write o(S) = Σ_{i≠j in S} K_ij. The subsets of k samples of a selection X of 
 
     o = o(X) k(k−1) / (N(N−1)),
 
-so taking away the worst sample of X (the one whose similarities to the others sum highest), then the worst of the rest,
+so taking away the worst sample of X (whose similarities to the others sum highest), then the worst of the rest,
 and so on, leads down a chain of subsets that are all at or below that average. Read upwards: grow sets from pairs, only
-by samples that are the worst of the grown set, which reaches every selection along exactly one path, and cut off a set S
+by samples that are the worst of the grown set, which reaches every selection along one path alone, and cut off a set S
 of k samples as soon as o(S) N(N−1) / (k(k−1)) shows that nothing above it can beat the best selection known. The last
 two samples are found by a plain scan over pairs. What is still open when time runs out bounds the optimum likewise.
 
@@ -63,7 +63,14 @@ def _worst(K: Floats, sums: Floats, path: Ints, k: int, j: int) -> bool:
 
 @njit(cache=True)
 def _grow(
-    K: Floats, sums: Floats, path: Ints, inside: NDArray[np.bool_], k: int, off: float, limit: float, todo: Ints
+    K: Floats,
+    sums: Floats,
+    path: Ints,
+    inside: NDArray[np.bool_],
+    k: int,
+    off: float,
+    limit: float,
+    todo: Ints,
 ) -> int:
     """List in todo[k] the samples that keep o at or below `limit` and are the worst of the set of k with them."""
     count = 0
@@ -232,7 +239,17 @@ def solve(gram: Floats, budget: int, rng: np.random.Generator, *, time_limit: fl
     if budget == 2:
         none = np.zeros(0, np.int64)
         best, first, second = _pairs(
-            gram, diagonal, lows, np.zeros((1, n)), none, 0, 0.0, np.inf, np.inf, np.empty(n), np.empty(n + 1, np.int64)
+            gram,
+            diagonal,
+            lows,
+            np.zeros((1, n)),
+            none,
+            0,
+            0.0,
+            np.inf,
+            np.inf,
+            np.empty(n),
+            np.empty(n + 1, np.int64),
         )
         return Optimum(np.array([first, second]), best, best, n)
     sums, off = np.zeros((budget, n)), np.zeros(budget)
@@ -242,7 +259,20 @@ def solve(gram: Floats, budget: int, rng: np.random.Generator, *, time_limit: fl
     depth, nodes = 0, 0
     while depth >= 0 and time.monotonic() < end:
         best, depth, visited = _search(
-            gram, diagonal, lows, floor, chosen, best, sums, path, inside, todo, left, off, depth, NODES_PER_SLICE
+            gram,
+            diagonal,
+            lows,
+            floor,
+            chosen,
+            best,
+            sums,
+            path,
+            inside,
+            todo,
+            left,
+            off,
+            depth,
+            NODES_PER_SLICE,
         )
         nodes += visited
     bound = best

@@ -1,6 +1,6 @@
 """Swap search: from a selection to one that no exchange of two samples improves, and on from there.
 
-The value of a selection S is Σ_{i,j in S} K_ij + 2 Σ_{i in S} c_i. With r = the sum of the rows of S without the diagonal
+The value of a selection S is Σ_{i,j in S} K_ij + 2 Σ_{i in S} c_i. With r the sum of the rows of S without the diagonal
 and u = diag(K) + 2c + 2r, exchanging i in S for j outside changes it by u_j − u_i − 2K_ij.
 
 The descent takes for each i in turn the best j while that is negative: O(n) work an exchange. A tabu search then makes
@@ -18,7 +18,10 @@ from coreplay.selection.capped_simplex import minimise
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-REST_INSIDE, REST_OUTSIDE = 2, 7  # moves for which a sample that came in, or went out, stays (up to twice as long)
+REST_INSIDE, REST_OUTSIDE = (
+    2,
+    7,
+)  # moves for which a sample that came in, or went out, stays (up to twice as long)
 
 
 @njit(cache=True)

@@ -16,7 +16,9 @@ FIRST_SCORE = 0.1  # of the very first sample, which has nothing to be compared 
 
 
 @njit(cache=True)
-def _closest(K: NDArray[np.float64], buffer: Ints, count: int, sample: int, draws: int, rng: np.random.Generator) -> float:
+def _closest(
+    K: NDArray[np.float64], buffer: Ints, count: int, sample: int, draws: int, rng: np.random.Generator
+) -> float:
     """Return the largest cosine of the sample to up to `draws` random samples of the buffer."""
     order = buffer[:count].copy()
     closest = -1.0
