@@ -34,7 +34,8 @@ def markdown(result: Result) -> str:
     config = result.config
     lines = [
         f"Ratio of the objective to the optimum; {config.mixture} mixture, N = {config.budget}, "
-        f"d = {config.dimension}, {config.repeats} repeats, seed {config.seed}. Time is the median of one selection from a given gram."
+        f"d = {config.dimension}, {config.repeats} repeats, seed {config.seed}. "
+        "Time is the median of one selection from a given gram."
     ]
     for n in config.sizes:
         lines += [

@@ -121,6 +121,14 @@ def top(x: Floats, budget: int) -> Ints:
     return np.sort(np.argsort(-x, kind="stable")[:budget])
 
 
+def scatter(n: int, budget: int, rng: np.random.Generator) -> Floats:
+    """Return a start for the non-convex relaxation: the even spread N/n, shaken a little.
+
+    The even spread itself may be stationary without being a minimum, for example if every gradient has its opposite.
+    """
+    return budget / n * (1.0 + 0.01 * rng.standard_normal(n))
+
+
 def default_moves(n: int, budget: int) -> int:
     """Return how many tabu moves `polish` makes: 400, fewer once each takes longer than a tenth of a millisecond.
 
@@ -155,6 +163,7 @@ def polish(
     ([0, 2], 2.2)
     """
     c = np.zeros(len(gram)) if linear is None else linear
+    start = scatter(len(gram), budget, rng) if start is None else start
     relaxed = minimise(gram, budget, linear=_with_diagonal(gram, linear), diagonal="zero", start=start, tolerance=1e-4)
     moves = default_moves(len(gram), budget) if moves is None else moves
     chosen, value = search(gram, c, top(relaxed.x, budget), moves, rng)
