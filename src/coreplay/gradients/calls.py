@@ -1,6 +1,6 @@
 """Recording: hooks that keep, for every call of a layer with selected parameters, what its rule needs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ class RuleCall:
     parameters: dict[str, str]  # the layer's own name of each, such as "weight": the model's name
     inputs: Tensor
     version: int
+    uses: set[Edge]
     edges: list[GradientEdge]
 
     @property
@@ -41,6 +42,7 @@ class OtherCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: list[int]  # which of the tensors in the output have a gradient, in `tensors_in` order
+    uses: set[Edge]
     edges: list[GradientEdge]
 
 
@@ -67,10 +69,7 @@ class Recorder:
         own = _own_parameters(module, self.selected)
         parameters = {name: full for name, full in own.items() if name in rule.parameters}
         found = parameter_edges([output], self.selected.names, stop=[inputs])
-        for (
-            name
-        ) in parameters.values():  # a rule is for one use: any further edge stays unclaimed, and is noticed
-            self.claimed.setdefault(name, set()).update(list(found.get(name, ()))[:1])
+        uses = {edge for name in parameters.values() for edge in self._claim(name, found.get(name, set()))}
         version = inputs._version
         # one row shared by all samples (position embeddings) becomes one row a sample: gradients stay apart
         shared = self.expand and self.n > 1 and inputs.dim() > 1 and inputs.shape[0] == 1 == output.shape[0]
@@ -79,9 +78,16 @@ class Recorder:
                 inputs.expand(self.n, *inputs.shape[1:]),
                 output.expand(self.n, *output.shape[1:]),
             )
+        output = _tap(output)
         edges = [get_gradient_edge(output)]  # the edge, not the tensor: in-place operations may follow
-        self.calls.append(RuleCall(module, rule, parameters, inputs.detach(), version, edges))
-        return output if shared else None
+        self.calls.append(RuleCall(module, rule, parameters, inputs.detach(), version, uses, edges))
+        return output
+
+    def _claim(self, name: str, found: set[Edge]) -> set[Edge]:
+        """Account for one use of a parameter; should there be more, they stay unclaimed and are noticed."""
+        claimed = set(list(found)[:1])
+        self.claimed.setdefault(name, set()).update(claimed)
+        return claimed
 
     def _other(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         outputs = list(tensors_in(output))
@@ -89,17 +95,35 @@ class Recorder:
         used = [outputs[position] for position in differentiable]
         found = parameter_edges(used, self.selected.names, stop=list(tensors_in((args, kwargs))))
         local = {id(parameter): name for name, parameter in module.named_parameters()}
-        parameters = {}
+        parameters, uses = {}, set()
         for name, edges in found.items():
             own = local.get(id(self.selected.parameters[name]))
             if own is not None and not edges <= self.claimed.get(
                 name, set()
             ):  # inner layers claimed the rest
                 parameters[own] = name
+                uses |= edges
                 self.claimed.setdefault(name, set()).update(edges)
         if parameters:
             gradient_edges = [get_gradient_edge(tensor) for tensor in used]
-            self.calls.append(OtherCall(module, parameters, args, kwargs, differentiable, gradient_edges))
+            self.calls.append(
+                OtherCall(module, parameters, args, kwargs, differentiable, uses, gradient_edges)
+            )
+
+
+class _Tap(torch.autograd.Function):
+    """The identity: a layer's output may be a view, whose place in the graph in-place operations would move."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+_tap: Callable[[Tensor], Tensor] = _Tap.apply
 
 
 @contextmanager

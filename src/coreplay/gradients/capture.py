@@ -32,7 +32,8 @@ def capture(problem: Problem, start: int, stop: int, expand: bool) -> tuple[Chun
         losses = problem.losses(start, stop)
     edges = parameter_edges([losses], problem.selected.names)
     alone = {name for name, found in edges.items() if found - recorder.claimed.get(name, set())}
-    calls = [call for call in recorder.calls if edges.keys() & call.parameters.values()]
+    reached = set().union(*edges.values())
+    calls = [call for call in recorder.calls if call.uses & reached]
     del recorder
     parts, doubtful = _factors(problem, losses, calls)
     alone |= doubtful & edges.keys()
@@ -98,7 +99,9 @@ def _apply_rule(
     gathered: dict[tuple[int, bytes], Tensor],
 ) -> dict[str, Factor] | None:
     """Return the factors of one layer call, or None if its rows cannot be told apart."""
-    if plain is None or signed is None or plain.numel() == 0:  # no gradient reaches this call
+    if plain is None or signed is None:  # the loss depends on this call in a way that cannot be seen here
+        return None
+    if plain.numel() == 0:
         return {}
     input_dims, output_dims = call.rule.row_dims(call.module)
     leading, row = _split(plain.shape, output_dims)

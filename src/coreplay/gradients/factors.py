@@ -138,7 +138,7 @@ def padded(rows: Tensor, owner: Tensor, n: int) -> Tensor:
     counts = torch.bincount(owner, minlength=n)
     longest = int(counts.max())
     if len(rows) == n * longest:
-        return rows.view(n, longest, -1)
+        return rows.view(n, longest, rows.shape[1])
     position = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[owner]
     result = rows.new_zeros(n, longest, rows.shape[1])
     result[owner, position] = rows

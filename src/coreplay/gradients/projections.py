@@ -66,7 +66,9 @@ class Projections:
             elif isinstance(factor, Outer | Lookup):
                 rows = left.of_rows(factor.left) if isinstance(factor, Outer) else left.of_units(factor.index)
                 pair = (padded(side, factor.owner, part.n) for side in (rows, right.of_rows(factor.right)))
-                one, two = (side.view(part.n, -1, self._blocks, _SIDE).transpose(1, 2) for side in pair)
+                one, two = (
+                    side.view(part.n, side.shape[1], self._blocks, _SIDE).transpose(1, 2) for side in pair
+                )
                 total += self._flat(one.mT @ two)
         return total.div_(self._size**0.5)
 
