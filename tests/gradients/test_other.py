@@ -1,4 +1,4 @@
-"""Modules without a rule, parameters outside their layers, layouts that hide the samples: exact all the same."""
+"""Modules without a rule, parameters outside their layers, layouts that hide samples: exact all the same."""
 
 import pytest
 import torch
@@ -94,7 +94,7 @@ CASES = {
     "cut off": Model(
         lambda s, x: s.layer(x) + s.spare(x).detach(), layer=nn.Linear(6, 3), spare=nn.Linear(6, 3)
     ),
-    "without gradient": Model(lambda s, x: x * float(s.layer.bias.sum()), layer=nn.Linear(6, 3)),
+    "without gradient": Model(lambda s, x: x * s.layer.bias.detach().sum(), layer=nn.Linear(6, 3)),
 }
 
 

@@ -112,7 +112,7 @@ class Recorder:
 
 
 class _Tap(torch.autograd.Function):
-    """The identity: a layer's output may be a view, whose place in the graph in-place operations would move."""
+    """The identity: an output may be a view, whose place in the graph in-place operations would move."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor) -> Tensor:

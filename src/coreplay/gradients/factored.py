@@ -32,7 +32,7 @@ class FactoredGradients(GradientMatrix):
             for start, stop in self._passes.ranges:
                 chunk = self._passes.chunk(start, stop)
                 norms.append(self._passes.norms(chunk))
-                room -= chunk.nbytes
+                room -= chunk.nbytes(problem.storages)
                 if room >= 0:
                     self._kept[start] = chunk
         self._norms = torch.cat(norms)
@@ -69,7 +69,7 @@ class FactoredGradients(GradientMatrix):
             self._kept, room = {}, self._memory_limit // _KEPT
             for start, stop in left:
                 chunk = self._passes.chunk(start, stop)
-                room -= chunk.nbytes
+                room -= chunk.nbytes(self._problem.storages)
                 if room < 0 and self._kept:
                     break
                 self._kept[start] = chunk

@@ -9,7 +9,7 @@ The gradient of a sample is a sum over rows (tokens, positions) that belong to i
 A parameter has `Outer`, `Lookup` or both (tied weights), or `Dense` alone.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -72,14 +72,13 @@ class Chunk:
     stop: int
     parts: dict[str, Parts]
 
-    @property
-    def nbytes(self) -> int:
-        """Memory held, shared tensors counted once."""
-        storages = {}
+    def nbytes(self, besides: Collection[int] = ()) -> int:
+        """Return the memory held, shared tensors counted once, without the storages `besides`."""
+        storages: dict[int, int] = {}
         for tensor in _tensors(self.parts.values()):
             storage = tensor.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-        return sum(storages.values())
+        return sum(size for place, size in storages.items() if place not in besides)
 
 
 def _tensors(parts: Iterable[Parts]) -> Iterator[Tensor]:

@@ -54,7 +54,7 @@ def gradients_of_other(
         found = _all_samples(one, tensors, dims, grads, n)
     except (RuntimeError, ValueError, TypeError, IndexError):  # the module does not work on one sample
         return None
-    return {call.parameters[name]: Dense(gradient.flatten(1)) for name, gradient in found.items()}
+    return {call.parameters[name]: Dense(gradient.detach().flatten(1)) for name, gradient in found.items()}
 
 
 def _all_samples(

@@ -15,7 +15,7 @@ from coreplay.gradients.owners import MOST_SAMPLES
 from coreplay.gradients.problem import Problem, check_finite
 from coreplay.gradients.undisturbed import undisturbed
 
-_PROBE = 2  # samples that tell what a sample costs
+_PROBE = 2  # samples that tell what a sample costs; two, so that a mixture of samples shows
 _SHARE = 4  # the chunk at work may take this fraction of the memory limit
 
 
@@ -60,44 +60,48 @@ class Passes:
         return [(parameter.data_ptr(), parameter._version) for parameter in self.problem.model.parameters()]
 
     def _plan(self, memory_limit: int) -> list[tuple[int, int]]:
-        try:
-            together = self._look(memory_limit)
-        except InputError:
-            raise
-        except Exception:
-            together = None  # perhaps an expanded row does not suit this model; if not that, it fails again
-        if together is None:
-            self.expand = False
-            together = self._look(memory_limit)
-        if together is None:
+        n, probe = self.problem.n, min(_PROBE, self.problem.n)
+        with torch.no_grad():
+            expected = self.problem.losses(0, probe)
+            company = self.problem.losses(0, probe + 1 if probe < n else 1)[:probe]
+        if not _close(company, expected[: len(company)]):
             raise InputError(
                 "the loss of a sample depends on the other samples of the batch, so it has no own gradient: "
                 "look for batch statistics, contrastive losses or random numbers in the model or in "
                 "per_sample_loss"
             )
-        return [
-            (start, min(start + together, self.problem.n)) for start in range(0, self.problem.n, together)
-        ]
-
-    def _look(self, memory_limit: int) -> int | None:
-        """Return how many samples to take together, or None if their losses depend on their company."""
-        probe = max(1, min(_PROBE, self.problem.n - 1))
-        with _saved_bytes() as saved:
-            chunk, losses = capture(self.problem, 0, probe, self.expand)
-        for parameter in self.problem.model.parameters():
-            saved.pop(parameter.untyped_storage().data_ptr(), None)
-        each = 2 * (sum(saved.values()) + chunk.nbytes) // probe
+        each = 2 * self._bytes_each(expected)
         if each > memory_limit:
             raise InputError(
                 f"memory_limit must be at least {each} bytes, what one sample takes: got {memory_limit}; "
                 "raise it, or select fewer parameters"
             )
-        with torch.no_grad():  # without hooks, so that an expanded row is checked as well
-            among = self.problem.losses(0, min(probe + 1, self.problem.n))[:probe]
-        tolerance = 1e-3 if losses.dtype == torch.float32 else 1e-8
-        if not torch.allclose(losses, among, rtol=tolerance, atol=tolerance * float(among.abs().max())):
-            return None
-        return max(1, min(MOST_SAMPLES, memory_limit // _SHARE // max(1, each)))
+        together = max(1, min(MOST_SAMPLES, memory_limit // _SHARE // max(1, each)))
+        return [(start, min(start + together, n)) for start in range(0, n, together)]
+
+    def _bytes_each(self, expected: Tensor) -> int:
+        """Return the memory that a sample takes, having seen whether expanded rows suit the model."""
+        try:
+            found, losses = self._measure(len(expected))
+            self.expand = _close(losses, expected)
+        except InputError:
+            raise
+        except (
+            Exception
+        ):  # whatever a layer says to a shape that it did not expect; if not that, it fails again
+            self.expand = False
+        return found if self.expand else self._measure(len(expected))[0]
+
+    def _measure(self, probe: int) -> tuple[int, Tensor]:
+        with _saved_bytes() as saved:
+            chunk, losses = capture(self.problem, 0, probe, self.expand)
+        held = sum(size for place, size in saved.items() if place not in self.problem.storages)
+        return (held + chunk.nbytes(self.problem.storages)) // probe, losses
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 1e-8
+    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
 @contextmanager

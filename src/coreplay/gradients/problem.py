@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from coreplay.errors import InputError
 from coreplay.gradients.batches import part
 from coreplay.gradients.selected import Selected
+from coreplay.gradients.trees import tensors_in
 
 PerSampleLoss: TypeAlias = Callable[[Any, Any], Tensor]
 _SHOWN = 5  # samples that an error names
@@ -24,6 +26,12 @@ class Problem:
     batch: Any
     n: int
     selected: Selected
+
+    @cached_property
+    def storages(self) -> frozenset[int]:
+        """The memory that is there anyway: the model's and the batch's."""
+        tensors = [*self.model.parameters(), *self.model.buffers(), *tensors_in(self.batch)]
+        return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
 
     def losses(self, start: int, stop: int) -> Tensor:
         """Return the losses of the samples `start` up to `stop`, checked."""

@@ -25,7 +25,7 @@ CASES = {
     "conv1d wide": (nn.Conv1d(4, 64, 8), SERIES),
     "conv2d": (nn.Conv2d(4, 3, (3, 2), stride=(2, 1), padding=(1, 0)), IMAGES),
     "conv2d dilated": (nn.Conv2d(4, 3, 2, dilation=2, bias=False), IMAGES),
-    "conv2d same": (nn.Conv2d(4, 3, (4, 3), padding="same"), IMAGES),
+    "conv2d same": (nn.Conv2d(4, 3, (5, 3), padding="same"), IMAGES),
     "conv2d valid": (nn.Conv2d(4, 3, 3, padding="valid"), IMAGES),
     "conv2d reflect": (nn.Conv2d(4, 3, 3, padding=2, padding_mode="reflect"), IMAGES),
     "conv2d groups": (nn.Conv2d(4, 6, 3, groups=2), IMAGES),
