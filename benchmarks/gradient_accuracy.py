@@ -27,7 +27,11 @@ def loop(model, loss, batch, n):
     rows = []
     for i in range(n):
         model.zero_grad(set_to_none=True)
-        one = {k: v[i : i + 1] for k, v in batch.items()} if isinstance(batch, dict) else [v[i : i + 1] for v in batch]
+        one = (
+            {k: v[i : i + 1] for k, v in batch.items()}
+            if isinstance(batch, dict)
+            else [v[i : i + 1] for v in batch]
+        )
         loss(model, one).sum().backward()
         rows.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).numpy())
     rows = np.stack(rows)
@@ -66,7 +70,10 @@ def main():
             errors = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs]
             verdict = "" if max(errors) <= limit else "  MISSED"
             kind = str(dtype).removeprefix("torch.")
-            print(f"{name:44} {kind:8} " + " ".join(f"{e:9.1e}" for e in errors) + f" {limit:7.0e}{verdict}", flush=True)
+            print(
+                f"{name:44} {kind:8} " + " ".join(f"{e:9.1e}" for e in errors) + f" {limit:7.0e}{verdict}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import warnings
 
 import torch
 from gradient_models import (
+    TOKENS,
     full_loss,
     interleaved,
     masked_loss,
@@ -24,7 +25,9 @@ CHUNK = 8  # samples that vmap differentiates together
 
 
 def own_times(repeats):
-    print(f"{'logits':12} {'samples':>7} {'fwd+bwd':>9} {'gram':>9} {'ratio':>6} {'limit':>6} {'round':>9} {'ratio':>6} {'limit':>6}")
+    print(
+        f"{'logits':12} {'samples':>7} {'fwd+bwd':>9} {'gram':>9} {'ratio':>6} {'limit':>6} {'round':>9} {'ratio':>6} {'limit':>6}"
+    )
     model = tinybert()
     for label, loss in (("masked only", masked_loss), ("everywhere", full_loss)):
         for n, limit in ((64, 2.5), (256, 5.0)):
@@ -34,7 +37,9 @@ def own_times(repeats):
             times = interleaved(
                 {
                     "step": lambda loss=loss, batch=batch: train_step(model, loss, batch),
-                    "gram": lambda loss=loss, batch=batch: coreplay.gradient_matrix(model, loss, batch).gram(),
+                    "gram": lambda loss=loss, batch=batch: coreplay.gradient_matrix(
+                        model, loss, batch
+                    ).gram(),
                     "round": lambda G=G, x=x: G.project(G.combine(x)),
                 },
                 repeats if n <= 64 else max(3, repeats // 2),
@@ -50,10 +55,15 @@ def own_times(repeats):
 def vmap_gram(model, batch):
     """Per-sample gradients by vmap over chunks, then their product: the explicit way."""
     parameters = {name: p.detach() for name, p in model.named_parameters()}
+    # vmap cannot follow transformers' branch on the mask's values: give the mask ready made
+    seen = batch["attention_mask"].bool()[:, None, None, :].expand(-1, 1, TOKENS, TOKENS)
+    batch = {**batch, "attention_mask": seen}
 
     def one(parameters, sample):
         single = {name: value.unsqueeze(0) for name, value in sample.items()}
-        return functional_call(_Loss(model), {f"model.{k}": v for k, v in parameters.items()}, (single,)).sum()
+        return functional_call(
+            _Loss(model), {f"model.{k}": v for k, v in parameters.items()}, (single,)
+        ).sum()
 
     return _product(list(vmap(grad(one), in_dims=(None, 0), chunk_size=CHUNK)(parameters, batch).values()))
 
@@ -108,10 +118,14 @@ def peers(repeats):
         },
         repeats,
     )
-    print(f"\n{n} samples, masked logits, chunks of {CHUNK} for vmap; one forward+backward {times['step']:.3f}s")
+    print(
+        f"\n{n} samples, masked logits, chunks of {CHUNK} for vmap; one forward+backward {times['step']:.3f}s"
+    )
     for name, wanted in (("vmap", 10), ("Opacus", 5)):
         ratio = times[name] / times["factored"]
-        print(f"{name:8} {times[name]:8.3f}s  factored {times['factored']:6.3f}s  {ratio:5.1f} x faster (limit {wanted})")
+        print(
+            f"{name:8} {times[name]:8.3f}s  factored {times['factored']:6.3f}s  {ratio:5.1f} x faster (limit {wanted})"
+        )
 
 
 def main():

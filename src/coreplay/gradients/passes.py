@@ -17,6 +17,7 @@ from coreplay.gradients.undisturbed import undisturbed
 
 _PROBE = 2  # samples that tell what a sample costs; two, so that a mixture of samples shows
 _SHARE = 4  # the chunk at work may take this fraction of the memory limit
+_WORKING_SET = 400 * 2**20  # beyond this, larger chunks are slower: every allocation means fresh pages
 
 
 class Passes:
@@ -76,7 +77,8 @@ class Passes:
                 f"memory_limit must be at least {each} bytes, what one sample takes: got {memory_limit}; "
                 "raise it, or select fewer parameters"
             )
-        together = max(1, min(MOST_SAMPLES, memory_limit // _SHARE // max(1, each)))
+        together = max(1, min(MOST_SAMPLES, min(memory_limit // _SHARE, _WORKING_SET) // max(1, each)))
+        together = -(-n // -(-n // together))  # chunks of equal size
         return [(start, min(start + together, n)) for start in range(0, n, together)]
 
     def _bytes_each(self, expected: Tensor) -> int:
