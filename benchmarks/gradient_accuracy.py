@@ -5,6 +5,8 @@ Run: python benchmarks/gradient_accuracy.py
 
 import numpy as np
 import torch
+
+import coreplay
 from gradient_models import (
     LSTMClassifier,
     Twice,
@@ -16,8 +18,6 @@ from gradient_models import (
     tinybert,
     utterances,
 )
-
-import coreplay
 
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-9}
 

@@ -11,9 +11,8 @@ import subprocess
 import sys
 import time
 
-from gradient_models import TOKENS, full_loss, masked_loss, print_versions, tinybert, train_step, utterances
-
 import coreplay
+from gradient_models import TOKENS, full_loss, masked_loss, print_versions, tinybert, train_step, utterances
 
 LOSSES = {"masked only": masked_loss, "everywhere": full_loss}
 MEGABYTE = 1e6
@@ -54,9 +53,7 @@ def main():
         measure(given.task, given.logits, given.samples, given.limit, given.shortest)
         return
     print_versions()
-    print(
-        f"{'logits':12} {'samples':>7} {'step':>9} {'gram':>9} {'ratio':>6} {'beyond base':>19} {'ratio':>6} {'limit':>6}"
-    )
+    print("peak of step and gram, ratio; the same beyond base, ratio, limit of the ratio")
     for logits in LOSSES:
         for n in (64, 256):
             base, step, _ = apart("step", logits, n, given.limit)

@@ -60,7 +60,7 @@ def masked_loss(model, batch):
 
 
 def full_loss(model, batch):
-    """The same loss with logits at all positions, as the Hugging Face model computes them."""
+    """Compute the same loss with logits at all positions, as the Hugging Face model does."""
     logits = model.cls(_encode(model, batch))
     labels = torch.full_like(batch["input_ids"], -100).scatter(1, batch["places"], batch["labels"])
     return functional.cross_entropy(logits.mT, labels, reduction="none").sum(1)

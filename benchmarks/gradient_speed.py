@@ -7,6 +7,9 @@ import argparse
 import warnings
 
 import torch
+from torch.func import functional_call, grad, vmap
+
+import coreplay
 from gradient_models import (
     TOKENS,
     full_loss,
@@ -17,17 +20,12 @@ from gradient_models import (
     train_step,
     utterances,
 )
-from torch.func import functional_call, grad, vmap
-
-import coreplay
 
 CHUNK = 8  # samples that vmap differentiates together
 
 
 def own_times(repeats):
-    print(
-        f"{'logits':12} {'samples':>7} {'fwd+bwd':>9} {'gram':>9} {'ratio':>6} {'limit':>6} {'round':>9} {'ratio':>6} {'limit':>6}"
-    )
+    print("one forward+backward; gram with everything, ratio, limit; combine + project, ratio, limit")
     model = tinybert()
     for label, loss in (("masked only", masked_loss), ("everywhere", full_loss)):
         for n, limit in ((64, 2.5), (256, 5.0)):
@@ -124,7 +122,8 @@ def peers(repeats):
     for name, wanted in (("vmap", 10), ("Opacus", 5)):
         ratio = times[name] / times["factored"]
         print(
-            f"{name:8} {times[name]:8.3f}s  factored {times['factored']:6.3f}s  {ratio:5.1f} x faster (limit {wanted})"
+            f"{name:8} {times[name]:8.3f}s  factored {times['factored']:6.3f}s  "
+            f"{ratio:5.1f} x faster (limit {wanted})"
         )
 
 

@@ -86,6 +86,7 @@ def test_other_arguments():
     rejects("memory_limit must be at least .*backend='factored'", memory_limit=100, backend="dense")
     rejects("size must be at least 1", size=0, backend="sketch")
     rejects("float32 or float64: got torch.float16", model=classifier().half())
+    rejects("layer '0' has max_norm=1.0", model=nn.Sequential(nn.Embedding(4, 3, max_norm=1.0)))
     mixed = classifier()
     mixed[2].double()
     rejects("one dtype and one device", model=mixed)

@@ -74,6 +74,12 @@ def gradient_matrix(
         raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}")
     if memory_limit < 1:
         raise InputError(f"memory_limit must be a number of bytes above 0: got {memory_limit}")
+    for name, module in model.named_modules():
+        if getattr(module, "max_norm", None) is not None:
+            raise InputError(
+                f"layer {name!r} has max_norm={module.max_norm}, so that a forward pass changes its weights: "
+                "set it to None (the weights are within the norm after training)"
+            )
     problem = Problem(model, per_sample_loss, batch, batch_size(batch), select_parameters(model, parameters))
     options = {"size": size, "seed": seed} if backend == "sketch" else {}
     return chosen(problem, memory_limit=memory_limit, **options)
