@@ -36,9 +36,7 @@ def trained():
 
 def main():
     print_versions("numpy")
-    print(
-        "pool, budget; root mean square error of the cosines; objective from exact, sketch and chance; worse by"
-    )
+    print("pool, budget; root mean square error of the cosines; objective from exact, sketch, chance")
     model = trained()
     for n, budget in ((50, 5), (64, 20), (256, 20)):
         worse = []
@@ -51,14 +49,14 @@ def main():
             ).gram()
             found = [
                 coreplay.objective(gram=K, kept=coreplay.select(gram=gram, budget=budget, method="polished"))
-                for gram in (K, S)
+                for gram in (K, sketch)
             ]
             rng = np.random.default_rng(seed)
             chance = np.mean(
                 [coreplay.objective(gram=K, kept=rng.permutation(n)[:budget]) for _ in range(20)]
             )
             worse.append(found[1] / found[0] - 1)
-            error = np.sqrt(np.mean((S - K) ** 2))
+            error = np.sqrt(np.mean((sketch - K) ** 2))
             print(
                 f"{n:5} {budget:4}  {error:7.4f}  {found[0]:8.3f} {found[1]:8.3f} {chance:8.3f}  "
                 f"{100 * worse[-1]:6.2f} % (limit 2 %)",
