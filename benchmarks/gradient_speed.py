@@ -78,6 +78,17 @@ class _Loss(torch.nn.Module):
         return masked_loss(self.model, batch)
 
 
+def _for_opacus(model):
+    """Prepare a model for Opacus: it hooks in training mode only, and wants each parameter in one layer."""
+    del model.cls.predictions.bias  # the decoder has it too
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    for layer in model.bert.encoder.layer:
+        layer.attention.self.dropout.p = 0.0
+    return model.train()
+
+
 def opacus_gram(wrapped, batch):
     """Opacus' per-sample gradients, then their product."""
     wrapped.zero_grad(set_to_none=True)
@@ -103,7 +114,7 @@ def peers(repeats):
 
     n, batch = 64, utterances(64)
     model, other, step_model = tinybert(), tinybert(), tinybert()
-    wrapped = GradSampleModule(other, loss_reduction="sum", strict=False)
+    wrapped = GradSampleModule(_for_opacus(other), loss_reduction="sum", strict=False)
     own = coreplay.gradient_matrix(model, masked_loss, batch).gram()
     for name, found in (("vmap", vmap_gram(model, batch)), ("Opacus", opacus_gram(wrapped, batch))):
         print(f"largest difference of {name}'s gram from ours: {abs(found.detach().numpy() - own).max():.1e}")
