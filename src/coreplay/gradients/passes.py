@@ -61,17 +61,8 @@ class Passes:
         return [(parameter.data_ptr(), parameter._version) for parameter in self.problem.model.parameters()]
 
     def _plan(self, memory_limit: int) -> list[tuple[int, int]]:
-        n, probe = self.problem.n, min(_PROBE, self.problem.n)
-        with torch.no_grad():
-            expected = self.problem.losses(0, probe)
-            company = self.problem.losses(0, probe + 1 if probe < n else 1)[:probe]
-        if not _close(company, expected[: len(company)]):
-            raise InputError(
-                "the loss of a sample depends on the other samples of the batch, so it has no own gradient: "
-                "look for batch statistics, contrastive losses or random numbers in the model or in "
-                "per_sample_loss"
-            )
-        each = 2 * self._bytes_each(expected)
+        n = self.problem.n
+        each = 2 * self._bytes_each()
         if each > memory_limit:
             raise InputError(
                 f"memory_limit must be at least {each} bytes, what one sample takes: got {memory_limit}; "
@@ -81,18 +72,30 @@ class Passes:
         together = -(-n // -(-n // together))  # chunks of equal size
         return [(start, min(start + together, n)) for start in range(0, n, together)]
 
-    def _bytes_each(self, expected: Tensor) -> int:
-        """Return the memory that a sample takes, having seen whether expanded rows suit the model."""
+    def _bytes_each(self) -> int:
+        """Return the memory that a sample takes, having seen whether samples are independent."""
+        probe = min(_PROBE, self.problem.n)
+        company = self._plain_losses(probe + 1 if probe < self.problem.n else 1)[:probe]
         try:
-            found, losses = self._measure(len(expected))
-            self.expand = _close(losses, expected)
+            found, losses = self._measure(probe)
+            self.expand = _close(losses[: len(company)], company)
         except InputError:
             raise
-        except (
-            Exception
-        ):  # whatever a layer says to a shape that it did not expect; if not that, it fails again
+        except Exception:  # what a layer says to a shape that it did not expect; if not that, it fails again
             self.expand = False
-        return found if self.expand else self._measure(len(expected))[0]
+        if self.expand:
+            return found
+        if not _close(self._plain_losses(probe)[: len(company)], company):
+            raise InputError(
+                "the loss of a sample depends on the other samples of the batch, so it has no own gradient: "
+                "look for batch statistics, contrastive losses or random numbers in the model or in "
+                "per_sample_loss"
+            )
+        return self._measure(probe)[0]
+
+    def _plain_losses(self, count: int) -> Tensor:
+        with torch.no_grad():
+            return self.problem.losses(0, count)
 
     def _measure(self, probe: int) -> tuple[int, Tensor]:
         with _saved_bytes() as saved:
