@@ -64,7 +64,7 @@ def main():
                 f"{more:7.0f}MB {own_more:7.0f}MB {own_more / more:6.2f} {2.0:6.1f}",
                 flush=True,
             )
-    limit = 512 * 2**20
+    limit = 2**30
     print(f"\nflatness with memory_limit={limit / MEGABYTE:.0f} MB, masked logits, 5 to 16 tokens")
     for n in (250, 500, 2000):
         base, gram, seconds = apart("gram", "masked only", n, limit, shortest=5)

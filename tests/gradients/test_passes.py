@@ -37,7 +37,7 @@ def test_edges_stop_at_the_inputs_of_a_layer():
 
 
 def test_less_memory_means_fewer_samples_together():
-    model, batch = nn.Sequential(nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 50)), torch.randn(100, 50)
-    problem = Problem(model, lambda m, x: m(x).square().sum(1), batch, 100, select_parameters(model, None))
+    model, batch = nn.Sequential(nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 50)), torch.randn(128, 50)
+    problem = Problem(model, lambda m, x: m(x).square().sum(1), batch, 128, select_parameters(model, None))
     sizes = [max(b - a for a, b in Passes(problem, limit).ranges) for limit in (20_000, 100_000, 10**9)]
     assert sizes[0] < sizes[1] < sizes[2] == MOST_SAMPLES
