@@ -61,6 +61,7 @@ class FactoredGradients(GradientMatrix):
                 for start, stop in left:
                     add_gram(gram[rows, start:stop], block, [self._passes.chunk(start, stop)], workspace)
                     gram[start:stop, rows] = gram[rows, start:stop].T
+                del block  # before the next one is made: two would not fit
         return gram
 
     def _take_block(self, left: list[tuple[int, int]]) -> list[Chunk]:
