@@ -11,18 +11,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from coreplay.errors import InputError as InputError
+    from coreplay.gradients import gradient_matrix as gradient_matrix
     from coreplay.selection import objective as objective
     from coreplay.selection import select as select
     from coreplay.selection import selectors as selectors
 
 _HOMES = {
     "InputError": "coreplay.errors",
+    "gradient_matrix": "coreplay.gradients",
     "objective": "coreplay.selection",
     "select": "coreplay.selection",
     "selectors": "coreplay.selection",
 }
 
-__all__ = ["InputError", "__version__", "objective", "select", "selectors"]
+__all__ = ["InputError", "__version__", "gradient_matrix", "objective", "select", "selectors"]
 
 
 def __getattr__(name: str) -> Any:

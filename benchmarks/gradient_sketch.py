@@ -1,0 +1,69 @@
+"""Quality of selections made from a sketch with 1000 times fewer numbers, judged by the exact gram.
+
+The words are drawn as in a language (Zipf) and the model has been trained on such samples for a few steps.
+
+Run: python benchmarks/gradient_sketch.py
+"""
+
+import numpy as np
+import torch
+
+import coreplay
+from gradient_models import WORDS, masked_loss, print_versions, tinybert, train_step, utterances
+
+FEWER, STEPS, SEEDS = 1000, 30, 3
+
+
+def language(n, seed):
+    """Return utterances of 5 to 16 words whose frequencies fall as 1 / rank."""
+    batch = utterances(n, seed=seed, shortest=5)
+    weights = 1.0 / torch.arange(1, WORDS - 4)
+    rng = torch.Generator().manual_seed(seed)
+    words = 5 + torch.multinomial(weights, batch["input_ids"].numel(), True, generator=rng)
+    ids = words.view_as(batch["input_ids"]) * batch["attention_mask"]
+    labels = ids.gather(1, batch["places"])
+    return {**batch, "input_ids": ids.scatter(1, batch["places"], 4), "labels": labels}
+
+
+def trained():
+    model = tinybert()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
+    for step in range(STEPS):
+        train_step(model, masked_loss, language(32, 1000 + step))
+        optimizer.step()
+    return model
+
+
+def main():
+    print_versions("numpy")
+    print("pool, budget; root mean square error of the cosines; objective from exact, sketch, chance")
+    model = trained()
+    for n, budget in ((50, 5), (64, 20), (256, 20)):
+        worse = []
+        for seed in range(SEEDS):
+            batch = language(n, seed)
+            exact = coreplay.gradient_matrix(model, masked_loss, batch)
+            K, size = exact.gram(), exact.dimension // FEWER
+            sketch = coreplay.gradient_matrix(
+                model, masked_loss, batch, "sketch", size=size, seed=seed
+            ).gram()
+            found = [
+                coreplay.objective(gram=K, kept=coreplay.select(gram=gram, budget=budget, method="polished"))
+                for gram in (K, sketch)
+            ]
+            rng = np.random.default_rng(seed)
+            chance = np.mean(
+                [coreplay.objective(gram=K, kept=rng.permutation(n)[:budget]) for _ in range(20)]
+            )
+            worse.append(found[1] / found[0] - 1)
+            error = np.sqrt(np.mean((sketch - K) ** 2))
+            print(
+                f"{n:5} {budget:4}  {error:7.4f}  {found[0]:8.3f} {found[1]:8.3f} {chance:8.3f}  "
+                f"{100 * worse[-1]:6.2f} % (limit 2 %)",
+                flush=True,
+            )
+        print(f"{'':10} mean: {100 * np.mean(worse):.2f} % worse with {size} numbers a sample\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What is kept of a parameter's per-sample gradients: factors, from which every product follows.
+
+The gradient of a sample is a sum over rows (tokens, positions) that belong to it:
+
+* `Outer`: Σ_r left_r right_rᵀ, as in a linear layer (left: output gradient, right: input);
+* `Lookup`: Σ_r e_index(r) right_rᵀ, as in an embedding (a left factor that is a unit vector);
+* `Dense`: the gradient itself, for small parameters and whatever has no rule.
+
+A parameter has `Outer`, `Lookup` or both (tied weights), or `Dense` alone.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Rows (left_r, right_r), sorted by owner; a sample's gradient is the sum of left rightᵀ over them."""
+
+    left: Tensor
+    right: Tensor
+    owner: Tensor
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Rows (index_r, right_r), sorted by owner; row index_r of the gradient receives right_r."""
+
+    index: Tensor
+    right: Tensor
+    owner: Tensor
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One flattened gradient a sample: (n, numel)."""
+
+    values: Tensor
+
+
+Factor: TypeAlias = Outer | Lookup | Dense
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All factors of one parameter for a chunk of samples: `dense` alone, or `outer` and `lookup`."""
+
+    shape: tuple[int, int]  # of the parameter as a matrix: left size, right size
+    n: int
+    outer: Outer | None = None
+    lookup: Lookup | None = None
+    dense: Dense | None = None
+
+    @property
+    def like(self) -> Tensor:
+        """Some tensor of the factors, for its dtype and device."""
+        for factor in (self.outer, self.lookup):
+            if factor is not None:
+                return factor.right
+        return cast(Dense, self.dense).values
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The factors of the samples `start` up to `stop`; a parameter that is missing has zero gradients."""
+
+    start: int
+    stop: int
+    parts: dict[str, Parts]
+
+    def nbytes(self, besides: Collection[int] = ()) -> int:
+        """Return the memory held, shared tensors counted once, without the storages `besides`."""
+        storages: dict[int, int] = {}
+        for tensor in _tensors(self.parts.values()):
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        return sum(size for place, size in storages.items() if place not in besides)
+
+
+def _tensors(parts: Iterable[Parts]) -> Iterator[Tensor]:
+    for part in parts:
+        for factor in (part.outer, part.lookup, part.dense):
+            if factor is not None:
+                yield from vars(factor).values()
+
+
+def as_matrix(parameter: Tensor) -> tuple[int, int]:
+    """Return the parameter's shape as a matrix: first dimension by all others."""
+    if parameter.dim() < 2:
+        return 1, parameter.numel()
+    return parameter.shape[0], parameter[0].numel()
+
+
+def sum_by_owner(values: Tensor, owner: Tensor, n: int) -> Tensor:
+    """Add up the rows of each sample: (rows, d) to (n, d)."""
+    return values.new_zeros(n, *values.shape[1:]).index_add_(0, owner, values)
+
+
+def merge(factors: list[Factor], shape: tuple[int, int], n: int) -> Parts:
+    """Join the factors of all uses of one parameter: their rows add up, and cross terms follow."""
+    outers = [factor for factor in factors if isinstance(factor, Outer)]
+    lookups = [factor for factor in factors if isinstance(factor, Lookup)]
+    denses = [factor for factor in factors if isinstance(factor, Dense)]
+    outer = _join_outer(outers) if outers else None
+    lookup = _join_lookup(lookups) if lookups else None
+    numbers = sum(factor.right.numel() for factor in (outer, lookup) if factor is not None)
+    numbers += 0 if outer is None else outer.left.numel()
+    if denses or numbers >= n * shape[0] * shape[1]:  # the gradients themselves take less room
+        values = [dense.values for dense in denses]
+        if outer is not None or lookup is not None:
+            values.append(dense_values(Parts(shape, n, outer, lookup)))
+        return Parts(shape, n, dense=Dense(values[0] if len(values) == 1 else torch.stack(values).sum(0)))
+    return Parts(shape, n, outer, lookup)
+
+
+def dense_values(parts: Parts) -> Tensor:
+    """Return the gradients of the parameter itself, (n, numel)."""
+    if parts.dense is not None:
+        return parts.dense.values
+    total = parts.like.new_zeros(parts.n, parts.shape[0] * parts.shape[1])
+    if parts.outer is not None:
+        left = padded(parts.outer.left, parts.outer.owner, parts.n)
+        right = padded(parts.outer.right, parts.outer.owner, parts.n)
+        total = torch.bmm(left.transpose(1, 2), right).flatten(1)
+    if parts.lookup is not None:
+        place = parts.lookup.owner * parts.shape[0] + parts.lookup.index
+        total.view(-1, parts.shape[1]).index_add_(0, place, parts.lookup.right)
+    return total
+
+
+def padded(rows: Tensor, owner: Tensor, n: int) -> Tensor:
+    """Lay out rows sorted by owner as (n, longest, d), with zero rows at the end of shorter samples."""
+    counts = torch.bincount(owner, minlength=n)
+    longest = int(counts.max())
+    if len(rows) == n * longest:
+        return rows.view(n, longest, rows.shape[1])
+    position = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[owner]
+    result = rows.new_zeros(n, longest, rows.shape[1])
+    result[owner, position] = rows
+    return result
+
+
+def _join_outer(factors: list[Outer]) -> Outer:
+    if len(factors) == 1:
+        return factors[0]
+    owner, order = torch.cat([factor.owner for factor in factors]).sort(stable=True)
+    left = torch.cat([factor.left for factor in factors])[order]
+    return Outer(left, torch.cat([factor.right for factor in factors])[order], owner)
+
+
+def _join_lookup(factors: list[Lookup]) -> Lookup:
+    if len(factors) == 1:
+        return factors[0]
+    owner, order = torch.cat([factor.owner for factor in factors]).sort(stable=True)
+    index = torch.cat([factor.index for factor in factors])[order]
+    return Lookup(index, torch.cat([factor.right for factor in factors])[order], owner)

@@ -1,0 +1,52 @@
+"""Which sample each row of a layer belongs to.
+
+The position in the batch does not always tell: logits may be computed at masked positions only, sequences
+may be time-major or packed. So the samples sign their rows: after the backward pass of Σ_i ℓ_i, which gives
+b, that of Σ_i 2^i ℓ_i must give 2^i b on every row of sample i. Powers of two only change exponents, so the
+two agree to the last bit; a row to which several samples contribute agrees with no power, and shows.
+"""
+
+import torch
+from torch import Tensor
+
+MOST_SAMPLES = 64  # exponents that are safe in float32
+_BLOCK = 1 << 20  # numbers looked at together: stays in the cache, and small beside the gradients themselves
+
+
+def signatures(losses: Tensor) -> Tensor:
+    """Return the codes 2^i that the samples sign with.
+
+    >>> signatures(torch.zeros(4)).tolist()
+    [1.0, 2.0, 4.0, 8.0]
+    """
+    return torch.pow(2.0, torch.arange(len(losses), device=losses.device)).to(losses.dtype)
+
+
+def find_owners(plain: Tensor, signed: Tensor, n: int) -> Tensor | None:
+    """Return the sample of each row, -1 for rows of zeros; None if any row belongs to no single sample.
+
+    `plain` and `signed` are (rows, d): the two gradients. A row is accepted when what other samples might
+    contribute to it is below rounding.
+
+    >>> b = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 1.0]])
+    >>> find_owners(b, b * torch.tensor([[1.0], [1.0], [4.0]]), 3).tolist()
+    [0, -1, 2]
+    >>> find_owners(b, 3 * b, 3) is None
+    True
+    """
+    tolerance = 64 * torch.finfo(plain.dtype).eps
+    owner = torch.empty(len(plain), dtype=torch.long, device=plain.device)
+    step = max(1, _BLOCK // max(1, plain.shape[1]))
+    for start in range(0, len(plain), step):
+        here, there = plain[start : start + step], signed[start : start + step]
+        low, high = here.abs().amax(1), there.abs().amax(1)
+        if not bool(torch.isfinite(high).all()):
+            return None
+        present = low > 0
+        exponent = torch.where(present, torch.log2(high / low).round(), 0.0)
+        difference = (there - here * torch.pow(2.0, exponent).unsqueeze(1)).abs().amax(1)
+        fits = (difference <= tolerance * high) & (exponent >= 0) & (exponent < n)
+        if not bool((fits | ~present).all()):
+            return None
+        owner[start : start + step] = torch.where(present, exponent.long(), -1)
+    return owner

@@ -1,0 +1,123 @@
+"""Passes over a pool in chunks: how many samples at a time, and whether they are independent at all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from coreplay.errors import InputError
+from coreplay.gradients.capture import capture
+from coreplay.gradients.factors import Chunk
+from coreplay.gradients.norms import squared_norms
+from coreplay.gradients.owners import MOST_SAMPLES
+from coreplay.gradients.problem import Problem, check_finite
+from coreplay.gradients.undisturbed import undisturbed
+
+_PROBE = 2  # samples that tell what a sample costs; two, so that a mixture of samples shows
+_SHARE = 4  # the chunk at work may take this fraction of the memory limit
+_WORKING_SET = 400 * 2**20  # beyond this, larger chunks are slower: every allocation means fresh pages
+
+
+class Passes:
+    """Computes the factors of a pool chunk by chunk, as often as they are needed.
+
+    A first look at two samples tells the memory that a sample takes, hence how many go together; their losses
+    must come out the same among others, else the samples are not independent and have no own gradients.
+    """
+
+    def __init__(self, problem: Problem, memory_limit: int) -> None:
+        self.problem = problem
+        self.expand = True
+        self._versions = self._current_versions()
+        with undisturbed(problem.model):
+            self.ranges = self._plan(memory_limit)
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """Open the model for any number of `chunk` calls; refuse if it has been trained since."""
+        if self._current_versions() != self._versions:
+            raise InputError(
+                "the model has changed since its gradient matrix was made, and the pool is too large for "
+                "memory_limit to have kept everything: make the matrix again, or raise memory_limit"
+            )
+        with undisturbed(self.problem.model):
+            yield
+
+    def chunk(self, start: int, stop: int) -> Chunk:
+        """Return the factors of the samples `start` up to `stop`."""
+        return capture(self.problem, start, stop, self.expand)[0]
+
+    def norms(self, chunk: Chunk) -> Tensor:
+        """Return the gradient norms of a chunk, checked to be finite."""
+        norms = squared_norms(chunk).sqrt()
+        check_finite(
+            norms, chunk.start, "gradient", "the loss is finite there but has no derivative; smooth it"
+        )
+        return norms
+
+    def _current_versions(self) -> list[tuple[int, int]]:
+        return [(parameter.data_ptr(), parameter._version) for parameter in self.problem.model.parameters()]
+
+    def _plan(self, memory_limit: int) -> list[tuple[int, int]]:
+        n = self.problem.n
+        each = 2 * self._bytes_each()
+        if each > memory_limit:
+            raise InputError(
+                f"memory_limit must be at least {each} bytes, what one sample takes: got {memory_limit}; "
+                "raise it, or select fewer parameters"
+            )
+        together = max(1, min(MOST_SAMPLES, min(memory_limit // _SHARE, _WORKING_SET) // max(1, each)))
+        together = -(-n // -(-n // together))  # chunks of equal size
+        return [(start, min(start + together, n)) for start in range(0, n, together)]
+
+    def _bytes_each(self) -> int:
+        """Return the memory that a sample takes, having seen whether samples are independent."""
+        probe = min(_PROBE, self.problem.n)
+        company = self._plain_losses(probe + 1 if probe < self.problem.n else 1)[:probe]
+        try:
+            found, losses = self._measure(probe)
+            self.expand = _close(losses[: len(company)], company)
+        except InputError:
+            raise
+        except Exception:  # what a layer says to a shape that it did not expect; if not that, it fails again
+            self.expand = False
+        if self.expand:
+            return found
+        if not _close(self._plain_losses(probe)[: len(company)], company):
+            raise InputError(
+                "the loss of a sample depends on the other samples of the batch, so it has no own gradient: "
+                "look for batch statistics, contrastive losses or random numbers in the model or in "
+                "per_sample_loss"
+            )
+        return self._measure(probe)[0]
+
+    def _plain_losses(self, count: int) -> Tensor:
+        with torch.no_grad():
+            return self.problem.losses(0, count)
+
+    def _measure(self, probe: int) -> tuple[int, Tensor]:
+        with _saved_bytes() as saved:
+            chunk, losses = capture(self.problem, 0, probe, self.expand)
+        held = sum(size for place, size in saved.items() if place not in self.problem.storages)
+        return (held + chunk.nbytes(self.problem.storages)) // probe, losses
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 1e-8
+    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+@contextmanager
+def _saved_bytes() -> Iterator[dict[int, int]]:
+    """Collect the size of everything that autograd saves, by storage."""
+    found: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield found

@@ -1,0 +1,43 @@
+"""Owners, graph edges and plans, each alone."""
+
+import torch
+from torch import nn
+
+from coreplay.gradients.autograph import parameter_edges
+from coreplay.gradients.owners import MOST_SAMPLES, find_owners, signatures
+from coreplay.gradients.passes import Passes
+from coreplay.gradients.problem import Problem
+from coreplay.gradients.selected import select_parameters
+
+
+def test_signatures_identify_every_sample_even_of_tiny_gradients():
+    for dtype, scale in ((torch.float32, 1e-18), (torch.float32, 1e15), (torch.float64, 1e-200)):
+        owner = torch.randperm(MOST_SAMPLES)
+        plain = torch.randn(MOST_SAMPLES, 5, dtype=dtype) * scale
+        codes = signatures(torch.zeros(MOST_SAMPLES, dtype=dtype))
+        assert torch.equal(find_owners(plain, plain * codes[owner, None], MOST_SAMPLES), owner)
+
+
+def test_rows_that_mix_samples_are_noticed_down_to_rounding():
+    plain, other = torch.randn(1, 5).double(), torch.randn(1, 5).double()
+    for share in (1.0, 1e-3, 1e-9):
+        mixed, signed = plain + share * other, 2 * plain + 4 * share * other
+        assert find_owners(mixed, signed, 3) is None
+    assert find_owners(plain, 16 * plain, 3) is None  # no such sample
+    assert find_owners(plain, float("nan") * plain, 3) is None
+
+
+def test_edges_stop_at_the_inputs_of_a_layer():
+    layer = nn.Linear(3, 3)
+    hidden = layer(torch.ones(2, 3))
+    out = layer(hidden)
+    names = {id(layer.weight): "weight"}
+    assert len(parameter_edges([out], names)["weight"]) == 2
+    assert len(parameter_edges([out], names, stop=[hidden])["weight"]) == 1
+
+
+def test_less_memory_means_fewer_samples_together():
+    model, batch = nn.Sequential(nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 50)), torch.randn(128, 50)
+    problem = Problem(model, lambda m, x: m(x).square().sum(1), batch, 128, select_parameters(model, None))
+    sizes = [max(b - a for a, b in Passes(problem, limit).ranges) for limit in (20_000, 100_000, 10**9)]
+    assert sizes[0] < sizes[1] < sizes[2] == MOST_SAMPLES
