@@ -1,13 +1,13 @@
 """Relative error of gram, combine and project against a loop of plain autograd over the samples.
 
-Run: python benchmarks/gradient_accuracy.py
+Run: python -m benchmarks.gradient_accuracy
 """
 
 import numpy as np
 import torch
 
 import coreplay
-from gradient_models import (
+from benchmarks.gradient_models import (
     LSTMClassifier,
     Twice,
     cnn,
@@ -27,11 +27,7 @@ def loop(model, loss, batch, n):
     rows = []
     for i in range(n):
         model.zero_grad(set_to_none=True)
-        one = (
-            {k: v[i : i + 1] for k, v in batch.items()}
-            if isinstance(batch, dict)
-            else [v[i : i + 1] for v in batch]
-        )
+        one = {k: v[i : i + 1] for k, v in batch.items()} if isinstance(batch, dict) else [v[i : i + 1] for v in batch]
         loss(model, one).sum().backward()
         rows.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).numpy())
     rows = np.stack(rows)

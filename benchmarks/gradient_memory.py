@@ -2,7 +2,7 @@
 
 Every measurement is a process of its own. `base` is the peak once the model and the batch are there.
 
-Run: python benchmarks/gradient_memory.py
+Run: python -m benchmarks.gradient_memory
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 import time
 
 import coreplay
-from gradient_models import TOKENS, full_loss, masked_loss, print_versions, tinybert, train_step, utterances
+from benchmarks.gradient_models import TOKENS, full_loss, masked_loss, print_versions, tinybert, train_step, utterances
 
 LOSSES = {"masked only": masked_loss, "everywhere": full_loss}
 MEGABYTE = 1e6

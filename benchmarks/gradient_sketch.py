@@ -2,14 +2,14 @@
 
 The words are drawn as in a language (Zipf) and the model has been trained on such samples for a few steps.
 
-Run: python benchmarks/gradient_sketch.py
+Run: python -m benchmarks.gradient_sketch
 """
 
 import numpy as np
 import torch
 
 import coreplay
-from gradient_models import WORDS, masked_loss, print_versions, tinybert, train_step, utterances
+from benchmarks.gradient_models import WORDS, masked_loss, print_versions, tinybert, train_step, utterances
 
 FEWER, STEPS, SEEDS = 1000, 30, 3
 
@@ -44,17 +44,13 @@ def main():
             batch = language(n, seed)
             exact = coreplay.gradient_matrix(model, masked_loss, batch)
             K, size = exact.gram(), exact.dimension // FEWER
-            sketch = coreplay.gradient_matrix(
-                model, masked_loss, batch, "sketch", size=size, seed=seed
-            ).gram()
+            sketch = coreplay.gradient_matrix(model, masked_loss, batch, "sketch", size=size, seed=seed).gram()
             found = [
                 coreplay.objective(gram=K, kept=coreplay.select(gram=gram, budget=budget, method="polished"))
                 for gram in (K, sketch)
             ]
             rng = np.random.default_rng(seed)
-            chance = np.mean(
-                [coreplay.objective(gram=K, kept=rng.permutation(n)[:budget]) for _ in range(20)]
-            )
+            chance = np.mean([coreplay.objective(gram=K, kept=rng.permutation(n)[:budget]) for _ in range(20)])
             worse.append(found[1] / found[0] - 1)
             error = np.sqrt(np.mean((sketch - K) ** 2))
             print(

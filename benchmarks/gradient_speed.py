@@ -1,6 +1,6 @@
 """Time of the factored operator on TinyBERT, beside one forward+backward pass, torch.func vmap and Opacus.
 
-Run: python benchmarks/gradient_speed.py [--peers] [--repeats 5]
+Run: python -m benchmarks.gradient_speed [--peers] [--repeats 5]
 """
 
 import argparse
@@ -10,7 +10,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 import coreplay
-from gradient_models import (
+from benchmarks.gradient_models import (
     TOKENS,
     full_loss,
     interleaved,
@@ -35,9 +35,7 @@ def own_times(repeats):
             times = interleaved(
                 {
                     "step": lambda loss=loss, batch=batch: train_step(model, loss, batch),
-                    "gram": lambda loss=loss, batch=batch: coreplay.gradient_matrix(
-                        model, loss, batch
-                    ).gram(),
+                    "gram": lambda loss=loss, batch=batch: coreplay.gradient_matrix(model, loss, batch).gram(),
                     "round": lambda G=G, x=x: G.project(G.combine(x)),
                 },
                 repeats if n <= 64 else max(3, repeats // 2),
@@ -59,9 +57,7 @@ def vmap_gram(model, batch):
 
     def one(parameters, sample):
         single = {name: value.unsqueeze(0) for name, value in sample.items()}
-        return functional_call(
-            _Loss(model), {f"model.{k}": v for k, v in parameters.items()}, (single,)
-        ).sum()
+        return functional_call(_Loss(model), {f"model.{k}": v for k, v in parameters.items()}, (single,)).sum()
 
     return _product(list(vmap(grad(one), in_dims=(None, 0), chunk_size=CHUNK)(parameters, batch).values()))
 
@@ -110,7 +106,7 @@ def _product(gradients):
 
 
 def peers(repeats):
-    from opacus import GradSampleModule  # noqa: PLC0415 - not needed without --peers
+    from opacus import GradSampleModule
 
     n, batch = 64, utterances(64)
     model, other, step_model = tinybert(), tinybert(), tinybert()
@@ -127,14 +123,11 @@ def peers(repeats):
         },
         repeats,
     )
-    print(
-        f"\n{n} samples, masked logits, chunks of {CHUNK} for vmap; one forward+backward {times['step']:.3f}s"
-    )
+    print(f"\n{n} samples, masked logits, chunks of {CHUNK} for vmap; one forward+backward {times['step']:.3f}s")
     for name, wanted in (("vmap", 10), ("Opacus", 5)):
         ratio = times[name] / times["factored"]
         print(
-            f"{name:8} {times[name]:8.3f}s  factored {times['factored']:6.3f}s  "
-            f"{ratio:5.1f} x faster (limit {wanted})"
+            f"{name:8} {times[name]:8.3f}s  factored {times['factored']:6.3f}s  {ratio:5.1f} x faster (limit {wanted})"
         )
 
 

@@ -66,9 +66,7 @@ def _relative():
 @pytest.fixture(autouse=True, scope="module")
 def _seed():
     threads = torch.get_num_threads()
-    torch.set_num_threads(
-        1
-    )  # small tensors gain nothing from threads, and much is lost where others compute too
+    torch.set_num_threads(1)  # small tensors gain nothing from threads, and much is lost where others compute too
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)

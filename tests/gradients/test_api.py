@@ -54,9 +54,7 @@ def test_a_gradient_that_is_not_finite_names_the_sample(backend):
     def loss(model, batch):
         return (cross_entropy(model, batch) * batch[2]).sqrt()
 
-    rejects(
-        "gradient must be finite.*sample 2", loss, (*pool(), torch.tensor([1.0, 1, 0, 1, 1])), backend=backend
-    )
+    rejects("gradient must be finite.*sample 2", loss, (*pool(), torch.tensor([1.0, 1, 0, 1, 1])), backend=backend)
 
 
 def test_batches_must_agree():
@@ -114,9 +112,7 @@ def test_vectors_of_any_kind_and_results_in_numpy():
     for x in (weights, fixed, weights.tolist(), torch.tensor(weights), weights.astype(np.float32)):
         assert np.allclose(G.combine(x), G.combine(weights.astype(float)))
     assert G.combine(weights).dtype == np.float32
-    assert {type(r) for r in (G.gram(), G.norms(), G.combine(weights), G.project(np.ones(67)))} == {
-        np.ndarray
-    }
+    assert {type(r) for r in (G.gram(), G.norms(), G.combine(weights), G.project(np.ones(67)))} == {np.ndarray}
 
 
 @pytest.mark.parametrize("patterns", ["2.*", ["2.weight", "2.b*"]])
@@ -217,9 +213,7 @@ def test_works_without_grad_mode_and_on_any_nesting(check):
     }
 
     def loss(model, batch):
-        return functional.cross_entropy(
-            model(batch["x"][0]), torch.from_numpy(batch["more"][0]), reduction="none"
-        )
+        return functional.cross_entropy(model(batch["x"][0]), torch.from_numpy(batch["more"][0]), reduction="none")
 
     with torch.no_grad():
         found = gradient_matrix(model, loss, batch).gram()

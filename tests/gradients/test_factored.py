@@ -46,9 +46,7 @@ def test_pool_larger_than_the_limit(check, limit):
     check(model, tag, ids, memory_limit=limit)
     again = G.gram()  # another block is kept now; the result may not depend on it
     assert np.allclose(again, gradient_matrix(model, tag, ids).gram(), atol=1e-12)
-    assert np.allclose(
-        G.combine(np.ones(24)), gradient_matrix(model, tag, ids).combine(np.ones(24)), atol=1e-12
-    )
+    assert np.allclose(G.combine(np.ones(24)), gradient_matrix(model, tag, ids).combine(np.ones(24)), atol=1e-12)
 
 
 def test_kept_factors_outlive_training_but_recomputation_does_not():
@@ -77,9 +75,7 @@ def lookups_of(n, rows, left, right):
     return Lookup(torch.randint(0, left, (rows,)), torch.randn(rows, right).double(), owner)
 
 
-@pytest.mark.parametrize(
-    "makers", [[rows_of], [lookups_of], [rows_of, lookups_of], [rows_of, rows_of, lookups_of]]
-)
+@pytest.mark.parametrize("makers", [[rows_of], [lookups_of], [rows_of, lookups_of], [rows_of, rows_of, lookups_of]])
 def test_both_forms_agree(makers):
     sides = [merge([make(n, 6, 50, 40) for make in makers], (50, 40), n) for n in (3, 4)]
     pairs, built = torch.zeros(3, 4, dtype=torch.float64), torch.zeros(3, 4, dtype=torch.float64)

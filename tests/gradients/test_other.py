@@ -54,9 +54,7 @@ CASES = {
     "lstm time-major": recurrent(nn.LSTM, num_layers=2),
     "gru": recurrent(nn.GRU, batch_first=True),
     "rnn": recurrent(nn.RNN),
-    "initial state": Model(
-        lambda s, x: s.layer(x, x[None, :, 0, :])[0], layer=nn.GRU(6, 6, batch_first=True)
-    ),
+    "initial state": Model(lambda s, x: s.layer(x, x[None, :, 0, :])[0], layer=nn.GRU(6, 6, batch_first=True)),
     "attention": Model(lambda s, x: s.layer(x, x, x)[0], layer=attention()),
     "attention by keywords": Model(lambda s, x: s.layer(query=x, key=x, value=x)[0], layer=attention()),
     "encoder": nn.TransformerEncoderLayer(6, 2, 8, batch_first=True, dropout=0.0),
@@ -75,15 +73,11 @@ CASES = {
         lambda s, x: nn.functional.layer_norm(x, (6,), s.layer.weight, s.layer.bias), layer=nn.LayerNorm(6)
     ),
     "weight norm": Model(lambda s, x: s.layer(x), layer=parametrizations.weight_norm(nn.Linear(6, 3))),
-    "time-major linear": Model(
-        lambda s, x: s.layer(x.transpose(0, 1)).transpose(0, 1), layer=nn.Linear(6, 3)
-    ),
+    "time-major linear": Model(lambda s, x: s.layer(x.transpose(0, 1)).transpose(0, 1), layer=nn.Linear(6, 3)),
     "flattened rows": Model(
         lambda s, x: s.layer(x.flatten(0, 1).flip(0)).flip(0).view(len(x), -1), layer=nn.Linear(6, 3)
     ),
-    "one row for all": Model(
-        lambda s, x: x + s.layer(torch.ones(1, 5, 6, dtype=x.dtype)), layer=nn.Linear(6, 6)
-    ),
+    "one row for all": Model(lambda s, x: x + s.layer(torch.ones(1, 5, 6, dtype=x.dtype)), layer=nn.Linear(6, 6)),
     "one row without batch": Model(lambda s, x: x + s.layer(torch.arange(5)), layer=nn.Embedding(5, 6)),
     "one row repeated": Model(
         lambda s, x: x + s.layer(torch.arange(5)[None]).repeat(len(x), 1, 1), layer=nn.Embedding(5, 6)
@@ -91,9 +85,7 @@ CASES = {
     "one row summed": Model(lambda s, x: x * s.layer(torch.arange(5)[None]).sum(0), layer=nn.Embedding(5, 6)),
     "in-place sum": Model(lambda s, x: s.layer(x).add_(1).mul_(x[..., :3]), layer=nn.Linear(6, 3)),
     "unused": Model(lambda s, x: s.layer(x), layer=nn.Linear(6, 3), spare=nn.Linear(6, 3)),
-    "cut off": Model(
-        lambda s, x: s.layer(x) + s.spare(x).detach(), layer=nn.Linear(6, 3), spare=nn.Linear(6, 3)
-    ),
+    "cut off": Model(lambda s, x: s.layer(x) + s.spare(x).detach(), layer=nn.Linear(6, 3), spare=nn.Linear(6, 3)),
     "without gradient": Model(lambda s, x: x * s.layer.bias.detach().sum(), layer=nn.Linear(6, 3)),
 }
 
@@ -123,9 +115,7 @@ def test_a_users_hook_that_changes_the_output_is_respected(check):
     batch, rows = sequences(), []
     for x in batch:
         rows.append(
-            torch.cat(
-                [g.flatten() for g in torch.autograd.grad(squares(model, x[None]).sum(), model.parameters())]
-            )
+            torch.cat([g.flatten() for g in torch.autograd.grad(squares(model, x[None]).sum(), model.parameters())])
         )
     check(model, squares, batch, rows=torch.stack(rows).numpy())
 

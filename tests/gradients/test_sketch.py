@@ -52,9 +52,7 @@ def test_the_seed_is_the_agreement():
     )
     assert np.array_equal(one, same)
     assert not np.allclose(one, other)
-    halves = [
-        gradient_matrix(model, next_word, part, "sketch", size=100, seed=1) for part in (ids[:4], ids[4:])
-    ]
+    halves = [gradient_matrix(model, next_word, part, "sketch", size=100, seed=1) for part in (ids[:4], ids[4:])]
     assert np.allclose(sum(half.combine(np.ones(4)) for half in halves), one)
 
 

@@ -12,8 +12,7 @@ def gradients_alone(problem: Problem, start: int, stop: int, names: Iterable[str
     """Return the named parameters' gradients, (samples, numel), by one backward pass a sample."""
     parameters = {name: problem.selected.parameters[name] for name in names}
     result = {
-        name: parameter.detach().new_zeros(stop - start, parameter.numel())
-        for name, parameter in parameters.items()
+        name: parameter.detach().new_zeros(stop - start, parameter.numel()) for name, parameter in parameters.items()
     }
     for i in range(start, stop) if parameters else ():
         losses = problem.losses(i, i + 1)

@@ -16,9 +16,7 @@ def batch_size(batch: Any) -> int:
     sizes: dict[str, int] = {}
     for path, leaf in arrays_in(batch, "batch"):
         if leaf.ndim == 0:
-            raise InputError(
-                f"{path} must have the samples in its first dimension: got one number; repeat it"
-            )
+            raise InputError(f"{path} must have the samples in its first dimension: got one number; repeat it")
         sizes[path] = int(leaf.shape[0])
     if not sizes:
         raise InputError(f"batch must hold at least one tensor: got {type(batch).__name__}")

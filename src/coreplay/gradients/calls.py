@@ -98,17 +98,13 @@ class Recorder:
         parameters, uses = {}, set()
         for name, edges in found.items():
             own = local.get(id(self.selected.parameters[name]))
-            if own is not None and not edges <= self.claimed.get(
-                name, set()
-            ):  # inner layers claimed the rest
+            if own is not None and not edges <= self.claimed.get(name, set()):  # inner layers claimed the rest
                 parameters[own] = name
                 uses |= edges
                 self.claimed.setdefault(name, set()).update(edges)
         if parameters:
             gradient_edges = [get_gradient_edge(tensor) for tensor in used]
-            self.calls.append(
-                OtherCall(module, parameters, args, kwargs, differentiable, uses, gradient_edges)
-            )
+            self.calls.append(OtherCall(module, parameters, args, kwargs, differentiable, uses, gradient_edges))
 
 
 class _Tap(torch.autograd.Function):

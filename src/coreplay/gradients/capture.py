@@ -46,9 +46,7 @@ def capture(problem: Problem, start: int, stop: int, expand: bool) -> tuple[Chun
 def _factors(problem: Problem, losses: Tensor, calls: list[Call]) -> tuple[dict[str, Parts], set[str]]:
     """Return the factors that the calls give, and the parameters for which some call gives none."""
     parameters = problem.selected.parameters
-    checked = sorted(
-        {name for call in calls if isinstance(call, OtherCall) for name in call.parameters.values()}
-    )
+    checked = sorted({name for call in calls if isinstance(call, OtherCall) for name in call.parameters.values()})
     plain, totals = _backward(losses, calls, [parameters[name] for name in checked], torch.ones_like(losses))
     signed, _ = _backward(losses, calls, [], signatures(losses), last=True)
     factors: dict[str, list[Factor]] = {}

@@ -25,9 +25,7 @@ def _squared_norms(part: Parts) -> Tensor:
     if part.lookup is not None:
         index = padded(part.lookup.index.unsqueeze(1), part.lookup.owner, part.n).squeeze(2)
         looked = padded(part.lookup.right, part.lookup.owner, part.n)
-        terms.append(
-            (looked @ looked.mT) * (index.unsqueeze(1) == index.unsqueeze(2))
-        )  # padding: looked is 0
+        terms.append((looked @ looked.mT) * (index.unsqueeze(1) == index.unsqueeze(2)))  # padding: looked is 0
         if part.outer is not None:
             crossed = left.gather(2, index.unsqueeze(1).expand(-1, left.shape[1], -1))
             terms.append(2 * crossed * (right @ looked.mT))

@@ -81,7 +81,5 @@ def _vector(value: npt.ArrayLike | Tensor, name: str, length: int, meaning: str)
     if tensor.shape != (length,):
         raise InputError(f"{name} must have shape ({length},), the {meaning}: got {tuple(tensor.shape)}")
     if not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
-        raise InputError(
-            f"{name} must be finite: got {int((~torch.isfinite(tensor)).sum())} values that are not"
-        )
+        raise InputError(f"{name} must be finite: got {int((~torch.isfinite(tensor)).sum())} values that are not")
     return tensor

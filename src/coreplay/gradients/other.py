@@ -40,9 +40,7 @@ def gradients_of_other(
 
     def one(parts: list[Tensor], grad: list[Tensor]) -> dict[str, Tensor]:
         def forward(changed: dict[str, Tensor]) -> list[Tensor]:
-            again = iter(
-                part if d is None else part.unsqueeze(d) for part, d in zip(parts, dims, strict=True)
-            )
+            again = iter(part if d is None else part.unsqueeze(d) for part, d in zip(parts, dims, strict=True))
             args, kwargs = rebuild((call.args, call.kwargs), lambda leaf: next(again))
             outputs = list(tensors_in(functional_call(call.module, changed, args, kwargs)))
             return [outputs[position].squeeze(dim) for position, dim in places]
@@ -72,9 +70,7 @@ def _all_samples(
         pass
     single: list[dict[str, Tensor]] = []
     for i in range(n):
-        parts = [
-            tensor if d is None else tensor.select(d, i) for tensor, d in zip(tensors, dims, strict=True)
-        ]
+        parts = [tensor if d is None else tensor.select(d, i) for tensor, d in zip(tensors, dims, strict=True)]
         single.append(one(parts, [grad[i] for grad in grads]))
     return {name: torch.stack([result[name] for result in single]) for name in single[0]}
 
@@ -85,9 +81,7 @@ def _sample_dim(plain: Tensor, signed: Tensor, n: int) -> int | None:
         if plain.shape[dim] == n:
             rows = [grad.movedim(dim, 0).reshape(n, -1) for grad in (plain, signed)]
             owner = find_owners(rows[0], rows[1], n)
-            if owner is not None and bool(
-                ((owner == torch.arange(n, device=owner.device)) | (owner < 0)).all()
-            ):
+            if owner is not None and bool(((owner == torch.arange(n, device=owner.device)) | (owner < 0)).all()):
                 return dim
     return None
 

@@ -52,9 +52,7 @@ class Passes:
     def norms(self, chunk: Chunk) -> Tensor:
         """Return the gradient norms of a chunk, checked to be finite."""
         norms = squared_norms(chunk).sqrt()
-        check_finite(
-            norms, chunk.start, "gradient", "the loss is finite there but has no derivative; smooth it"
-        )
+        check_finite(norms, chunk.start, "gradient", "the loss is finite there but has no derivative; smooth it")
         return norms
 
     def _current_versions(self) -> list[tuple[int, int]]:

@@ -64,9 +64,7 @@ class Projections:
                     else left.of_units(factor.index, factor.right.dtype)
                 )
                 pair = (padded(side, factor.owner, part.n) for side in (rows, right.of_rows(factor.right)))
-                one, two = (
-                    side.view(part.n, side.shape[1], self._blocks, _SIDE).transpose(1, 2) for side in pair
-                )
+                one, two = (side.view(part.n, side.shape[1], self._blocks, _SIDE).transpose(1, 2) for side in pair)
                 total += self._flat(one.mT @ two)
         return total.div_(self._size**0.5)
 

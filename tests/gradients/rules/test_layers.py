@@ -50,9 +50,7 @@ def test_rule_agrees_with_the_loop(check, case):
 def test_embedding_agrees_with_the_loop(check, options):
     table = nn.Embedding(6, 3, **options).double()
     batch = torch.tensor([[2, 2, 1, 0, 5], [2, 2, 2, 2, 2], [1, 1, 3, 3, 2], [5, 4, 3, 2, 1]])
-    if options.get(
-        "sparse"
-    ):  # the loop wants dense gradients; the layer's setting does not change the numbers
+    if options.get("sparse"):  # the loop wants dense gradients; the layer's setting does not change the numbers
         expected = nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
         rows = torch.stack(
             [torch.autograd.grad(squares(expected, ids[None]).sum(), expected.weight)[0] for ids in batch]

@@ -39,7 +39,5 @@ def test_two_rules_for_one_layer_are_refused():
 
 
 def test_every_rule_is_described():
-    assert {"Linear", "Embedding", "LayerNorm", "GroupNorm", "Conv1d", "Conv2d", "RMSNorm"} <= set(
-        layer_rules()
-    )
+    assert {"Linear", "Embedding", "LayerNorm", "GroupNorm", "Conv1d", "Conv2d", "RMSNorm"} <= set(layer_rules())
     assert all(layer_rules().values())

@@ -45,9 +45,7 @@ def _patches(module: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
     """Return the patches under the kernel, (rows, input channels x kernel, positions)."""
     kernel, dilation, stride = module.kernel_size, module.dilation, module.stride
     if isinstance(module.padding, str):
-        totals = [
-            d * (k - 1) if module.padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)
-        ]
+        totals = [d * (k - 1) if module.padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
         margins = [(total // 2, total - total // 2) for total in totals]
     else:
         margins = [(margin, margin) for margin in module.padding]

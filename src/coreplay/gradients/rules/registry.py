@@ -94,7 +94,4 @@ def layer_rules() -> dict[str, str]:
     >>> layer_rules()["Linear"]
     'Weight: output gradients times inputs; bias: output gradients.'
     """
-    return {
-        layer.__name__: (inspect.getdoc(rule.function) or "").partition("\n")[0]
-        for layer, rule in _RULES.items()
-    }
+    return {layer.__name__: (inspect.getdoc(rule.function) or "").partition("\n")[0] for layer, rule in _RULES.items()}
