@@ -1,8 +1,8 @@
 """The sketched operator: every gradient as `size` numbers, by a random projection shared through a seed.
 
-A linear layer's gradient Σ_t b_t a_tᵀ is projected from two sides, (P b_t)(Q a_t)ᵀ, without being built (see
-`projections`). The sketches of all parameters are added up, so that ⟨s_i, s_j⟩ estimates ⟨g_i, g_j⟩ without
-bias, and the room goes to the parameters with the large gradients, whichever these turn out to be.
+Every entry of a gradient is hashed to one of `size` sums with a random sign (see `projections`). The sketches of all
+parameters are added up, so that ⟨s_i, s_j⟩ estimates ⟨g_i, g_j⟩ without bias, and the room goes to the parameters with
+the large gradients, whichever these turn out to be.
 """
 
 import torch
