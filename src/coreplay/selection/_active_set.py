@@ -75,7 +75,7 @@ def _substitute(L: Floats, b: Floats) -> None:
 
 
 @njit(cache=True)
-def _corner(K: Floats, c: Floats, marks: Marks, budget: int, y: Floats) -> tuple[Floats, bool]:
+def _corner(K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: int) -> tuple[Floats, bool]:
     """Return the corner where nothing is free and True if it is the optimum, else y and False."""
     n = c.size
     x = np.empty(n)
@@ -86,7 +86,7 @@ def _corner(K: Floats, c: Floats, marks: Marks, budget: int, y: Floats) -> tuple
     if total != budget:
         return y, False
     nothing = np.zeros(n)
-    g = times(K, nothing, x) + c
+    g = times(K, nothing, x) + c + rho * (x - y)
     low, high = np.inf, -np.inf
     for i in range(n):
         if marks[i] == 0:
@@ -107,7 +107,7 @@ def _settle(K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: i
         ones = np.flatnonzero(marks == 1)
         m = free.size
         if m == 0:
-            return _corner(K, c, marks, budget, y)
+            return _corner(K, c, rho, y, marks, budget)
         A = np.empty((m, m))
         b = np.empty(m)
         e = np.ones(m)
@@ -190,7 +190,7 @@ def solve_convex(K: Floats, c: Floats, budget: int, start: Floats, tolerance: fl
             rho = max(rho * 0.1, lowest)
             last = now
         else:
-            rho = min(max(rho * 100.0, 1e-3), 1.0)
+            rho = min(max(rho * 100.0, 1e-3), 1e5)
             marks = _mark(x)
         y, settled = _settle(K, c, rho * scale, x, marks, budget, 8)
         if settled:
