@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from coreplay.coordination import coordinate as coordinate
+    from coreplay.coordination import coordination_methods as coordination_methods
     from coreplay.errors import InputError as InputError
     from coreplay.selection import objective as objective
     from coreplay.selection import select as select
@@ -17,12 +19,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "InputError": "coreplay.errors",
+    "coordinate": "coreplay.coordination",
+    "coordination_methods": "coreplay.coordination",
     "objective": "coreplay.selection",
     "select": "coreplay.selection",
     "selectors": "coreplay.selection",
 }
 
-__all__ = ["InputError", "__version__", "objective", "select", "selectors"]
+__all__ = ["InputError", "__version__", "coordinate", "coordination_methods", "objective", "select", "selectors"]
 
 
 def __getattr__(name: str) -> Any:
