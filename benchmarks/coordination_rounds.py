@@ -1,7 +1,7 @@
 """Rounds: corrective against alternating and against the joint relaxed optimum, on generated clients (issue 4).
 
-    PYTHONPATH=src python benchmarks/coordination_rounds.py            # M = 1000, three seeds
-    PYTHONPATH=src python benchmarks/coordination_rounds.py --small    # M = 20 and 200, d = 300 and 2000, five seeds
+PYTHONPATH=src python benchmarks/coordination_rounds.py            # M = 1000, three seeds
+PYTHONPATH=src python benchmarks/coordination_rounds.py --small    # M = 20 and 200, d = 300 and 2000, five seeds
 """
 
 import argparse
@@ -21,7 +21,10 @@ def table(result: StudyResult) -> dict[tuple[str, int], float]:
 def show(result: StudyResult) -> float:
     """Print one problem's table; return the worst ratio of corrective to alternating over the rounds."""
     config, found = result.config, table(result)
-    print(f"\nM = {config.clients}, n = {config.pool}, N = {config.budget}, d = {config.dimension}, seed {config.seed}:", end=" ")
+    print(
+        f"\nM = {config.clients}, n = {config.pool}, N = {config.budget}, d = {config.dimension}, seed {config.seed}:",
+        end=" ",
+    )
     print(f"joint relaxed optimum between {result.lower:.0f} and {result.upper:.0f}")
     print("rounds  alternating  /bound   corrective  /bound   corrective/alternating")
     worst = 0.0
@@ -54,7 +57,9 @@ def main() -> None:
                         worst.append(show(result))
                         found = table(result)
                         for rounds in ROUNDS:
-                            means[rounds] += found["corrective", rounds] / found["alternating", rounds] / len(SMALL_SEEDS)
+                            means[rounds] += (
+                                found["corrective", rounds] / found["alternating", rounds] / len(SMALL_SEEDS)
+                            )
                     print(f"\nM = {clients}, d = {dimension}: mean corrective/alternating by rounds:", end=" ")
                     print(" ".join(f"{rounds}: {value:.3f}" for rounds, value in means.items()))
                     print("worst seed and number of rounds (from 1):", " ".join(f"{value:.3f}" for value in worst))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coreplay.coordination import wire
 from coreplay.coordination.matrix import Candidates, GradientMatrix
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution
 from coreplay.coordination.method import Method, Past, make_method
@@ -25,6 +26,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MINIMUM_POOL = 2
+
+_STATE = {"run": str, "period": int, "client": str, "size": int, "rounds": list, "counted": list}
 
 
 class Client:
@@ -112,6 +115,28 @@ class Client:
         if not self._answers:
             return self.method.settle(self.method.start(self.pool, self._rng(0)), budget)
         return self.method.settle(self._answers[max(self._answers)], budget)
+
+    def state(self) -> bytes:
+        """Return what the client must not forget between messages, for clients that live in a fresh process each time."""
+        rounds = sorted(self._answers)
+        payload = np.array([self._answers[k] for k in rounds], dtype="<f8").tobytes()
+        fields = {"run": self.run, "period": self.period, "client": self.name, "size": self.pool.size}
+        return wire.pack("state", fields | {"rounds": rounds, "counted": self._counted}, payload)
+
+    def restore(self, state: bytes) -> None:
+        """Go on from a `state()` of the same client, run, period and pool."""
+        found, payload = wire.unpack(state, "state", _STATE)
+        answers = wire.numbers(payload, "<f8")
+        rounds, counted = ([wire.count(k, name) for k in found[name]] for name in ("rounds", "counted"))
+        mine = (self.run, self.period, self.name, self.pool.size)
+        if (found["run"], found["period"], found["client"], found["size"]) != mine:
+            raise InputError(
+                f"state is not one of client {self.name!r} in run {self.run!r}, period {self.period}, this pool"
+            )
+        if len(answers) != len(rounds) * self.pool.size or not set(counted) <= set(rounds):
+            raise InputError(f"state of client {self.name!r} has {len(answers)} numbers for {len(rounds)} rounds")
+        self._answers = dict(zip(rounds, answers.reshape(len(rounds), self.pool.size), strict=True))
+        self._counted = counted
 
     def _heed(self, broadcast: Broadcast) -> None:
         """Learn from a broadcast which of the client's answers the server has counted."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coreplay.coordination import wire
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Vector, as_vector
 from coreplay.coordination.method import Method, make_method
-from coreplay.coordination.total import Total, products
+from coreplay.coordination.total import Total, norm, products
 from coreplay.errors import InputError
 from coreplay.selection.pool import whole_number
 
@@ -193,7 +193,7 @@ class Server:
             return f"has {len(message.vector)} numbers: expected {self.dimension}"
         if not np.isfinite(message.vector).all():
             return "has NaN or infinity"
-        length, bound = float(np.linalg.norm(message.vector.astype(np.float64))), self.bound(message.client)
+        length, bound = norm(message.vector), self.bound(message.client)
         if length > bound * (1 + SLACK):
             return f"has norm {length:.6g}: at most {bound:g} is possible"
         return ""

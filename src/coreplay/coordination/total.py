@@ -42,6 +42,19 @@ class Total:
         return out
 
 
+def norm(vector: NDArray[Any]) -> float:
+    """Return the length of a vector, accumulated in float64; NaN or infinite if an entry is.
+
+    >>> norm(np.float32([3, 4]))
+    5.0
+    """
+    squares = 0.0
+    for start in range(0, len(vector), CHUNK):
+        part = vector[start : start + CHUNK].astype(np.float64)
+        squares += float(np.square(part, out=part).sum())  # a dot product would wake BLAS threads
+    return float(np.sqrt(squares))
+
+
 def products(vectors: list[NDArray[np.float32]]) -> NDArray[np.float64]:
     """Return the inner products of all pairs of vectors, accumulated in float64.
 

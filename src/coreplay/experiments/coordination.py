@@ -149,9 +149,7 @@ def run(config: CoordinationStudy, *, progress: Progress = lambda done, total: N
             found = coordinate(clients, config.budget, method, rounds, config.seed)
             seconds = time.perf_counter() - began
             ratio = found.objective / lower if lower > 0 else float("inf")
-            outcomes.append(
-                Outcome(method, rounds, found.objective, ratio, found.bytes_up, found.bytes_down, seconds)
-            )
+            outcomes.append(Outcome(method, rounds, found.objective, ratio, found.bytes_up, found.bytes_down, seconds))
             progress(1 + len(outcomes), total)
     versions = {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy", "numba")}}
     return StudyResult(config, lower, upper, outcomes, versions)

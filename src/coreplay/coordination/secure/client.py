@@ -15,7 +15,6 @@ import hashlib
 import secrets
 from typing import Any
 
-import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -34,6 +33,7 @@ from coreplay.coordination.secure.messages import (
     Stamped,
     unhex,
 )
+from coreplay.coordination.total import norm
 from coreplay.errors import InputError
 
 SLACK = 1e-3
@@ -108,9 +108,9 @@ class SecureClient:
             raise InputError(f"inbox is not one for client {self.name!r} and this roster")
         if len(peers) + 1 < roster.threshold:
             raise InputError(f"shares of {len(peers) + 1} clients are too few: the threshold is {roster.threshold}")
-        norm = float(np.linalg.norm(vector.astype(np.float64)))
-        if not norm <= self.bound * (1 + SLACK):
-            raise InputError(f"vector of client {self.name!r} has norm {norm:.6g}: at most {self.bound:g} is allowed")
+        length = norm(vector)
+        if not length <= self.bound * (1 + SLACK):
+            raise InputError(f"vector of client {self.name!r} has norm {length:.6g}: at most {self.bound:g} is allowed")
         held = {peer: self._open(roster, peer, inbox.sealed[peer]) for peer in peers}
         words = to_words(vector, scale_of(roster.limit * (1 + SLACK), len(roster.masks)))
         plus, minus = [self._seed], list[bytes]()

@@ -60,7 +60,7 @@ def from_words(words: Words, scale: float) -> NDArray[np.float32]:
 def add_masks(words: Words, plus: Iterable[bytes] = (), minus: Iterable[bytes] = ()) -> None:
     """Add and subtract the key streams of these keys, in place, modulo 2^32. A key is used once, so the nonce is 0."""
     streams = [(_stream(key), np.add) for key in plus] + [(_stream(key), np.subtract) for key in minus]
-    zeros = bytes(4 * CHUNK)
+    zeros = memoryview(bytes(4 * CHUNK))
     buffer = np.zeros(4 * CHUNK + 16, dtype=np.uint8)
     room = buffer.data
     for start in range(0, len(words), CHUNK):
