@@ -53,7 +53,10 @@ class Registry(Generic[F]):
 
     def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Check that each given option is a keyword-only parameter of the entry, and return them."""
-        parameters = inspect.signature(self[name]).parameters.values()
+        entry = self[name]
+        if not given:
+            return {}
+        parameters = inspect.signature(entry).parameters.values()
         known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
         for option in given:
             if option not in known:

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from coreplay.experiments.near_optimality import Result, Row
 from coreplay.files import replacing, write_json, write_text
 
-# Okabe and Ito's colours, distinguishable with any kind of colour vision
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+# Okabe and Ito's colours, distinguishable with any kind of colour vision, without the yellow that fades on white
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 
 
 def write(result: Result, folder: Path | str) -> list[Path]:
@@ -34,7 +34,8 @@ def markdown(result: Result) -> str:
     config = result.config
     lines = [
         f"Ratio of the objective to the optimum; {config.mixture} mixture, N = {config.budget}, "
-        f"d = {config.dimension}, {config.repeats} repeats, seed {config.seed}. Time is the median of one selection from a given gram."
+        f"d = {config.dimension}, {config.repeats} repeats, seed {config.seed}. "
+        "Time is the median of one selection from a given gram."
     ]
     for n in config.sizes:
         lines += [
@@ -64,18 +65,18 @@ def figure(result: Result, n: int) -> Figure:
     chart = Figure(figsize=(7.0, 0.55 * len(order) + 1.3), layout="constrained")
     FigureCanvasAgg(chart)
     axes = chart.add_subplot()
-    most = float(np.quantile(result.ratios[n], 0.99))
+    most = float(np.quantile(result.ratios[n], 0.995))
     edges = np.geomspace(1.0, max(most, 1.05), 90)
     for level, k in enumerate(reversed(order)):
         ratios = result.ratios[n][k]
-        counts, _ = np.histogram(np.clip(ratios, edges[0], edges[-1]), edges)
+        counts, _ = np.histogram(ratios, edges)
         heights = level + 0.85 * counts / max(counts.max(), 1)
         colour = COLOURS[k % len(COLOURS)]
         axes.stairs(heights, edges, baseline=level, fill=True, color=colour, alpha=0.55)
         axes.stairs(heights, edges, baseline=level, color=colour)
         median = float(np.median(ratios))
         axes.plot([median, median], [level, level + 0.9], color="black", linewidth=1.2)
-        axes.annotate(f"{median:.3f}", (median, level + 0.9), ha="center", va="bottom", fontsize=7)
+        axes.annotate(f" {median:.3f}", (median, level + 0.9), ha="left", va="top", fontsize=8)
     axes.set_yticks([level + 0.3 for level in range(len(order))], [methods[k] for k in reversed(order)])
     axes.tick_params(axis="y", length=0)
     axes.set_xscale("log")

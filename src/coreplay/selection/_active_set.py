@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from coreplay.selection._descent import descend
+from coreplay.selection._descent import descend, times
 from coreplay.selection._projection import gap, project
 
 Floats = NDArray[np.float64]
@@ -75,6 +75,28 @@ def _substitute(L: Floats, b: Floats) -> None:
 
 
 @njit(cache=True)
+def _corner(K: Floats, c: Floats, marks: Marks, budget: int, y: Floats) -> tuple[Floats, bool]:
+    """Return the corner where nothing is free and True if it is the optimum, else y and False."""
+    n = c.size
+    x = np.empty(n)
+    total = 0
+    for i in range(n):
+        x[i] = marks[i]
+        total += marks[i]
+    if total != budget:
+        return y, False
+    nothing = np.zeros(n)
+    g = times(K, nothing, x) + c
+    low, high = np.inf, -np.inf
+    for i in range(n):
+        if marks[i] == 0:
+            low = min(low, g[i])
+        else:
+            high = max(high, g[i])
+    return (x, True) if high <= low else (y, False)
+
+
+@njit(cache=True)
 def _settle(K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: int, most: int) -> tuple[Floats, bool]:
     """Solve with marks (0 at zero, 1 at one, 2 free), updated in place; return x and whether they settled."""
     n = c.size
@@ -85,7 +107,7 @@ def _settle(K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: i
         ones = np.flatnonzero(marks == 1)
         m = free.size
         if m == 0:
-            return y, False
+            return _corner(K, c, marks, budget, y)
         A = np.empty((m, m))
         b = np.empty(m)
         e = np.ones(m)
@@ -128,7 +150,10 @@ def _settle(K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: i
 
 @njit(cache=True)
 def _mark(x: Floats) -> Marks:
+    """Return 0 for the entries at zero, 1 at one, 2 between; in a corner everything is set free to get out of it."""
     marks = np.full(x.size, 2, dtype=np.int8)
+    if not ((x > 0.0) & (x < 1.0)).any():
+        return marks
     for i in range(x.size):
         if x[i] <= 0.0:
             marks[i] = 0
@@ -141,26 +166,31 @@ def _mark(x: Floats) -> Marks:
 def solve_convex(K: Floats, c: Floats, budget: int, start: Floats, tolerance: float) -> Floats:
     """Return the minimiser of xᵀKx + 2cᵀx over the capped simplex, from a feasible start."""
     n = c.size
+    nothing = np.zeros(n)
     x = start
     if n >= DESCENT_FIRST:  # a step costs less than a hundredth of a factorisation, and finds most of the sets
-        x = descend(K, np.zeros(n), c, budget, x, tolerance, n // 8)
+        x = descend(K, nothing, c, budget, x, tolerance, n // 8)
     scale = 1e-12
     for i in range(n):
         scale = max(scale, K[i, i])
     best, least = x, np.inf
     marks = _mark(x)
-    rho, settled = 1e-9, True
+    rho, lowest, last, settled = 1e-9, 1e-10, np.inf, True
     for _ in range(100):
         if settled:
-            g = np.dot(K, x) + c
+            g = times(K, nothing, x) + c
             value = np.dot(x, g + c)
             if value < least:
                 best, least = x, value
-            if 2.0 * gap(g, x, budget) <= max(tolerance * abs(value), 1e-3 * tolerance * budget):
+            now = 2.0 * gap(g, x, budget)
+            if now <= max(tolerance * abs(value), 1e-3 * tolerance * budget):
                 break
-            rho = max(rho * 0.1, 1e-10)
+            if rho < 1e-6 and now > 0.5 * last:  # rounding has the upper hand, in a system as good as singular
+                lowest = rho * 100.0
+            rho = max(rho * 0.1, lowest)
+            last = now
         else:
-            rho = max(min(rho * 100.0, 1.0), 1e-3)
+            rho = min(max(rho * 100.0, 1e-3), 1.0)
             marks = _mark(x)
         y, settled = _settle(K, c, rho * scale, x, marks, budget, 8)
         if settled:

@@ -15,8 +15,11 @@ Floats = NDArray[np.float64]
 
 
 @njit(cache=True, fastmath=True)
-def _times(K: Floats, removed: Floats, d: Floats) -> Floats:
-    """Return (K − diag(removed)) d; small products stay on one core, zeros of d are skipped when they are many."""
+def times(K: Floats, removed: Floats, d: Floats) -> Floats:
+    """Return (K − diag(removed)) d; zeros of d are skipped when they are many.
+
+    On one core and without BLAS, whose threads cost ten times the product when two workers want the same cores.
+    """
     n = d.size
     out = np.empty(n)
     support = 0
@@ -29,14 +32,12 @@ def _times(K: Floats, removed: Floats, d: Floats) -> Floats:
             if d[j] != 0.0:
                 for i in range(n):
                     out[i] += d[j] * K[j, i]
-    elif n <= 512:
+    else:
         for i in range(n):
             total = 0.0
             for j in range(n):
                 total += K[i, j] * d[j]
             out[i] += total
-    else:
-        out += np.dot(K, d)
     return out
 
 
@@ -51,7 +52,7 @@ def _line_search(K: Floats, removed: Floats, x: Floats, g: Floats, target: Float
         length += d[i] * d[i]
     if slope >= 0.0:
         return 0.0
-    q = _times(K, removed, d)
+    q = times(K, removed, d)
     curvature = 0.0
     for i in range(n):
         curvature += d[i] * q[i]
@@ -101,7 +102,7 @@ def _face(K: Floats, removed: Floats, x: Floats, g: Floats, budget: float, enoug
     for step in range(most):
         if rr <= max(enough, bounds):
             return step
-        q = _times(K, removed, p)
+        q = times(K, removed, p)
         curvature, length, room = 0.0, 0.0, np.inf
         for i in range(n):
             curvature += p[i] * q[i]
@@ -131,7 +132,7 @@ def _face(K: Floats, removed: Floats, x: Floats, g: Floats, budget: float, enoug
 def descend(K: Floats, removed: Floats, c: Floats, budget: int, start: Floats, tolerance: float, most: int) -> Floats:
     """Return a stationary point of xᵀ(K − diag(removed))x + 2cᵀx, starting from a point of the capped simplex."""
     x = start.copy()
-    g = _times(K, removed, x) + c
+    g = times(K, removed, x) + c
     length = 1.0
     steps = 0
     while steps < most:
@@ -149,5 +150,5 @@ def descend(K: Floats, removed: Floats, c: Floats, budget: int, start: Floats, t
         else:
             length *= 4.0 if curvature < 0.0 else 0.5
         if steps % 64 < 4:
-            g = _times(K, removed, x) + c  # sheds the rounding errors of many updates
+            g = times(K, removed, x) + c  # sheds the rounding errors of many updates
     return x

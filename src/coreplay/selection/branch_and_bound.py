@@ -212,7 +212,7 @@ def _relaxed_bound(gram: Floats, budget: int) -> float:
     """Return a bound by convexity: the least eigenvalue may leave the diagonal, because xᵀx = N on binary x."""
     least = max(float(np.linalg.eigvalsh(gram)[0]), 0.0)
     relaxed = minimise(gram - least * np.eye(len(gram)), budget)
-    return relaxed.value - relaxed.gap + least * budget
+    return max(relaxed.value - relaxed.gap + least * budget, 0.0)
 
 
 def solve(gram: Floats, budget: int, rng: np.random.Generator, *, time_limit: float = 60.0) -> Optimum:

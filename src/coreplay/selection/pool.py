@@ -160,13 +160,18 @@ def _cosines(gram: Any) -> Floats:
             f"gram must be symmetric: entry ({row}, {column}) is {K[row, column]:g} "
             f"but ({column}, {row}) is {K[column, row]:g}"
         )
-    if np.abs(C).max() > 1 + tolerance:
-        row, column = np.unravel_index(int(np.abs(C).argmax()), K.shape)
+    excess = np.abs(C)
+    silent = norms == 0
+    excess[silent] = 2.0 * (np.abs(K[silent]) > tolerance * diagonal.max())  # a zero gradient is similar to nothing
+    if excess.max() > 1 + tolerance:
+        row, column = np.unravel_index(int(excess.argmax()), K.shape)
         raise InputError(
             f"gram is not a gram matrix: entry ({row}, {column}) is {K[row, column]:g}, more than the product "
             f"{norms[row] * norms[column]:g} of the two norms on its diagonal; was the diagonal changed?"
         )
-    return np.ascontiguousarray((C + C.T) / 2)
+    C = (C + C.T) / 2
+    C[silent] = C[:, silent] = 0.0
+    return np.ascontiguousarray(C)
 
 
 def _of_length(rows: NDArray[np.floating[Any]], size: int, name: str) -> NDArray[np.floating[Any]]:

@@ -13,11 +13,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from coreplay.selection.capped_simplex import minimise
+from coreplay.selection._descent import descend
+from coreplay.selection._projection import project
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+BLOCKED = 1e300
 REST_INSIDE, REST_OUTSIDE = (
     2,
     7,
@@ -78,9 +80,18 @@ def _descend(K: Floats, chosen: Ints, inside: NDArray[np.bool_], u: Floats) -> f
     return gained
 
 
+@njit(cache=True, fastmath=True)
+def _cheapest(K: Floats, asks: Floats, i: int) -> float:
+    """Return the least ask_j − 2K_ij: a plain minimum, which vectorises."""
+    least = BLOCKED
+    for j in range(asks.size):
+        least = min(least, asks[j] - 2.0 * K[i, j])
+    return least
+
+
 @njit(cache=True)
 def search(K: Floats, c: Floats, start: Ints, moves: int, rng: np.random.Generator) -> tuple[Ints, float]:
-    """Descend from `start`, then make `moves` tabu moves; return the best selection met and its value."""
+    """Descend from `start`, make `moves` tabu moves, descend from the best; return that selection and its value."""
     n, budget = c.size, start.size
     chosen = start.copy()
     inside = np.zeros(n, dtype=np.bool_)
@@ -92,20 +103,24 @@ def search(K: Floats, c: Floats, start: Ints, moves: int, rng: np.random.Generat
     value -= _descend(K, chosen, inside, u)
     best, least = chosen.copy(), value
     free_at = np.zeros(n, dtype=np.int64)
+    asks = np.empty(n)
     for move in range(1, moves + 1):
-        change, slot, partner = np.inf, -1, -1
+        for j in range(n):
+            asks[j] = BLOCKED if inside[j] or free_at[j] > move else u[j]
+        change, slot = BLOCKED / 2, -1
         for s in range(budget):
             i = chosen[s]
-            held = free_at[i] > move
-            for j in range(n):
-                delta = u[j] - u[i] - 2.0 * K[i, j]
-                if delta < change and not inside[j]:
-                    allowed = not held and free_at[j] <= move
-                    if allowed or value + delta < least - 1e-12:
-                        change, slot, partner = delta, s, j
+            if free_at[i] <= move:
+                delta = _cheapest(K, asks, i) - u[i]
+                if delta < change:
+                    change, slot = delta, s
         if slot < 0:  # all is forbidden: wait
             continue
         i = chosen[slot]
+        partner, price = -1, BLOCKED
+        for j in range(n):
+            if asks[j] - 2.0 * K[i, j] < price:
+                partner, price = j, asks[j] - 2.0 * K[i, j]
         _exchange(K, chosen, u, slot, partner)
         inside[i], inside[partner] = False, True
         value += change
@@ -113,7 +128,25 @@ def search(K: Floats, c: Floats, start: Ints, moves: int, rng: np.random.Generat
         free_at[partner] = move + REST_INSIDE + int(rng.random() * REST_INSIDE)
         if value < least - 1e-12:
             best, least = chosen.copy(), value
+    inside[:] = False
+    for i in best:
+        inside[i] = True
+    u, least = _prices(K, c, best)
+    least -= _descend(K, best, inside, u)
     return best, least
+
+
+@njit(cache=True)
+def _polish(
+    K: Floats, c: Floats, removed: Floats, start: Floats, budget: int, moves: int, rng: np.random.Generator
+) -> tuple[Ints, float]:
+    """Relax with the diagonal as a linear term (on binary x the two are the same), take the top N, search."""
+    n = c.size
+    linear = c.copy()
+    for i in range(n):
+        linear[i] += 0.5 * removed[i]
+    x = descend(K, removed, linear, budget, project(start, float(budget)), 1e-3, 5000)
+    return search(K, c, np.argsort(-x, kind="mergesort")[:budget], moves, rng)
 
 
 def top(x: Floats, budget: int) -> Ints:
@@ -121,13 +154,21 @@ def top(x: Floats, budget: int) -> Ints:
     return np.sort(np.argsort(-x, kind="stable")[:budget])
 
 
+def scatter(n: int, budget: int, rng: np.random.Generator) -> Floats:
+    """Return a start for the non-convex relaxation: the even spread N/n, shaken a little.
+
+    The even spread itself may be stationary without being a minimum, for example if every gradient has its opposite.
+    """
+    return budget / n * (1.0 + 0.01 * rng.standard_normal(n))
+
+
 def default_moves(n: int, budget: int) -> int:
-    """Return how many tabu moves `polish` makes: 400, fewer once each takes longer than a tenth of a millisecond.
+    """Return how many tabu moves `polish` makes: 200, fewer in a pool so large that each takes milliseconds.
 
     >>> default_moves(50, 5), default_moves(5000, 500)
-    (400, 16)
+    (200, 40)
     """
-    return int(min(400, 40_000_000 // (n * budget)))
+    return int(min(200, 100_000_000 // (n * budget)))
 
 
 def polish(
@@ -141,7 +182,8 @@ def polish(
 ) -> tuple[Ints, float]:
     """Minimise Σ_{i,j in S} K_ij + 2 Σ_{i in S} c_i over selections S of `budget` samples, approximately.
 
-    The zero-diagonal relaxation (from `start`, if given), its top-N, then the swap search.
+    The zero-diagonal relaxation (from `start`, if given), its top-N, then the swap search; `gram` and `linear` must be
+    contiguous arrays of float64.
 
     Returns
     -------
@@ -154,16 +196,9 @@ def polish(
     >>> kept.tolist(), round(value, 6)
     ([0, 2], 2.2)
     """
-    c = np.zeros(len(gram)) if linear is None else linear
-    relaxed = minimise(gram, budget, linear=_with_diagonal(gram, linear), diagonal="zero", start=start, tolerance=1e-4)
-    moves = default_moves(len(gram), budget) if moves is None else moves
-    chosen, value = search(gram, c, top(relaxed.x, budget), moves, rng)
+    n = len(gram)
+    c = np.zeros(n) if linear is None else linear
+    start = scatter(n, budget, rng) if start is None else start
+    moves = default_moves(n, budget) if moves is None else moves
+    chosen, value = _polish(gram, c, gram.diagonal().copy(), start, budget, moves, rng)
     return np.sort(chosen), float(value)
-
-
-def _with_diagonal(gram: Floats, linear: Floats | None) -> Floats | None:
-    """Return c + diag(K)/2, which stands for the diagonal on binary x; None where it is the same for all."""
-    diagonal = gram.diagonal()
-    if linear is None and np.ptp(diagonal) < 1e-9:
-        return None
-    return diagonal / 2 if linear is None else linear + diagonal / 2

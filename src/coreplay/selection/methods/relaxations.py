@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from coreplay.selection.api import selector
 from coreplay.selection.capped_simplex import minimise
 from coreplay.selection.pool import Pool
-from coreplay.selection.swaps import polish, top
+from coreplay.selection.swaps import polish, scatter, top
 
 Ints = NDArray[np.int64]
 
@@ -20,7 +20,8 @@ def convex_relaxation(pool: Pool, budget: int, rng: np.random.Generator) -> Ints
 @selector("relaxation")
 def relaxation(pool: Pool, budget: int, rng: np.random.Generator) -> Ints:
     """Solve the non-convex relaxation (diagonal set to zero) and keep the N largest entries: the paper's method."""
-    return top(minimise(pool.gram, budget, diagonal="zero").x, budget)
+    start = scatter(pool.size, budget, rng)
+    return top(minimise(pool.gram, budget, diagonal="zero", start=start).x, budget)
 
 
 @selector("polished")

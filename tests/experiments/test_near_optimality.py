@@ -1,0 +1,108 @@
+"""The near-optimality experiment: right, repeatable, resumable."""
+
+import numpy as np
+import pytest
+
+import coreplay
+from coreplay import InputError
+from coreplay.experiments.mixture import draw
+from coreplay.experiments.near_optimality import NearOptimality, one_repeat, run
+from coreplay.report.near_optimality import markdown, write
+from tests.selection.problems import best_by_enumeration, unit
+
+SMALL = NearOptimality(sizes=(8, 12), budget=3, repeats=130, dimension=20, mixture="uncentred")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("near-optimality")
+    return folder, run(SMALL, folder, workers=2)
+
+
+def test_ratios_are_to_the_true_optimum():
+    config = NearOptimality(sizes=(9,), budget=3, repeats=1, methods=("relaxation", "exact", "naive_uniform"))
+    for repeat in range(5):
+        ratios, seconds = one_repeat(config, 9, repeat)
+        rows = unit(draw(coreplay.seeding.generator(0, "mixture", 9, repeat), 9, "literal"))
+        assert len(seconds) == 4
+        assert ratios[1] == pytest.approx(1)
+        assert ratios.min() >= 1 - 1e-9
+        kept = coreplay.select(rows, budget=3, method="exact")
+        assert coreplay.objective(rows, kept) == pytest.approx(best_by_enumeration(rows @ rows.T, 3))
+
+
+def test_the_result_does_not_depend_on_the_number_of_workers(small, tmp_path):
+    _, with_two = small
+    with_one = run(SMALL, tmp_path, workers=1)
+    for n in SMALL.sizes:
+        assert (with_one.ratios[n] == with_two.ratios[n]).all()
+
+
+def test_resume_computes_only_what_is_missing_or_damaged(small, tmp_path):
+    _, undisturbed = small
+    run(SMALL, tmp_path, workers=2)
+    chunks = sorted((tmp_path / "chunks").iterdir())
+    assert [c.name for c in chunks] == ["n12-000000.npz", "n12-000100.npz", "n8-000000.npz", "n8-000100.npz"]
+    chunks[0].unlink()
+    chunks[1].write_bytes(b"damaged")
+    kept = chunks[2].stat().st_mtime_ns
+    counts = []
+    resumed = run(SMALL, tmp_path, resume=True, workers=1, progress=lambda done, total: counts.append((done, total)))
+    assert counts[0] == (130, 260)
+    assert counts[-1] == (260, 260)
+    assert chunks[2].stat().st_mtime_ns == kept
+    assert all((resumed.ratios[n] == undisturbed.ratios[n]).all() for n in SMALL.sizes)
+
+
+def test_a_folder_in_use_is_not_overwritten(small):
+    folder, _ = small
+    with pytest.raises(InputError, match="holds a run already: pass --resume"):
+        run(SMALL, folder)
+    other = NearOptimality(sizes=(8, 12), budget=4, repeats=130, dimension=20, mixture="uncentred")
+    with pytest.raises(InputError, match="has budget = 3, not 4"):
+        run(other, folder, resume=True)
+
+
+def test_the_report_holds_table_json_and_figures(small, tmp_path):
+    _, result = small
+    paths = write(result, tmp_path)
+    assert {p.name for p in paths} == {"results.json", "table.md"} | {
+        f"ratios-n{n}.{suffix}" for n in (8, 12) for suffix in ("png", "svg")
+    }
+    assert (tmp_path / "ratios-n8.png").read_bytes().startswith(b"\x89PNG")
+    assert "polished" in (tmp_path / "ratios-n8.svg").read_text() or "<svg" in (tmp_path / "ratios-n8.svg").read_text()
+    text = markdown(result)
+    assert "| exact | 1.0000 | 1.0000 | 1.0000 | 100.0% |" in text
+    row = next(r for r in result.rows if r.n == 8 and r.method == "naive_uniform")
+    k = SMALL.methods.index("naive_uniform")
+    assert row.mean == pytest.approx(result.ratios[8][k].mean())
+    assert row.p95 == pytest.approx(np.quantile(result.ratios[8][k], 0.95))
+    again = tmp_path / "again"
+    write(result, again)
+    assert (again / "ratios-n8.svg").read_bytes() == (tmp_path / "ratios-n8.svg").read_bytes()
+
+
+def test_mixtures_are_as_the_appendix_says():
+    literal = draw(np.random.default_rng(3), 40, "literal")
+    assert literal.mean(axis=0) == pytest.approx(np.zeros(300), abs=1e-12)
+    assert literal.std(axis=0) == pytest.approx(np.ones(300))
+    uncentred = draw(np.random.default_rng(3), 40, "uncentred")
+    assert np.abs(uncentred.mean(axis=0)).max() > 0.5
+    one_centre = next(seed for seed in range(500) if np.random.default_rng(seed).poisson(4) == 0)
+    assert np.isfinite(draw(np.random.default_rng(one_centre), 10, "literal")).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mixture": "litteral"}, "unknown mixture 'litteral': did you mean 'literal'"),
+        ({"sizes": (5,)}, "n must be larger than the budget: got 5"),
+        ({"sizes": ()}, "n is missing"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"methods": ("fixed_proportion",)}, "needs a buffer from earlier periods"),
+        ({"methods": ("nonsense",)}, "unknown method"),
+    ],
+)
+def test_wrong_parameters_are_refused_before_work(wrong, message):
+    with pytest.raises(InputError, match=message):
+        NearOptimality(**wrong)

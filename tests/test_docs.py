@@ -1,0 +1,47 @@
+"""Every Python block of README and docs runs; every shell block names commands and options that exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def blocks(language):
+    for page in PAGES:
+        for k, code in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)):
+            yield pytest.param(code, id=f"{page.relative_to(ROOT)}-{k}")
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_block_runs(code, tmp_path):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("code", blocks("sh"))
+def test_shell_block_names_real_commands(code):
+    for line in code.splitlines():
+        words = line.split("#")[0].split()
+        if words[:1] == ["coreplay"]:
+            shown = subprocess.run(
+                [sys.executable, "-c", "from coreplay.cli import main; main()", words[1], "--help"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert shown.returncode == 0, line
+            options = [word for word in words if word.startswith("--")]
+            assert all(option in shown.stdout for option in options), line
+        elif words[:1] == ["make"]:
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_inside_the_repository_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target

@@ -1,0 +1,32 @@
+"""Files are whole or absent."""
+
+import json
+
+import pytest
+
+from coreplay import InputError
+from coreplay.files import read_json, replacing, write_json, write_text
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    target = tmp_path / "deep" / "table.md"
+    write_text(target, "old")
+
+    def fail():
+        with replacing(target) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError, match="disk full"):
+        fail()
+    assert target.read_text() == "old"
+    assert [p.name for p in target.parent.iterdir()] == ["table.md"]
+
+
+def test_json_round_trip_and_damage(tmp_path):
+    write_json(tmp_path / "a.json", {"ä": [1, 2.5, None]})
+    assert read_json(tmp_path / "a.json") == {"ä": [1, 2.5, None]}
+    assert json.loads((tmp_path / "a.json").read_text()) == {"ä": [1, 2.5, None]}
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(InputError, match=r"a\.json' can't be read as JSON"):
+        read_json(tmp_path / "a.json")
