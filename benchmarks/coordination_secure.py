@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/coordination_secure.py
 
-Every vector has the norm of its bound (5), as a contribution of five unit gradients that all agree would. The other side
-is the plain sum of the same vectors in float32.
+Every vector has the norm of its bound (5), as a contribution of five unit gradients that all agree would. The other
+side is the plain sum of the same vectors in float32.
 """
 
 import argparse

@@ -49,5 +49,5 @@ def joint(clients, budgets):
 
 @pytest.fixture
 def reference():
-    """The slow ways to do it."""
+    """Return the slow ways to do it."""
     return SimpleNamespace(draw=draw, solve=solve, one_client=one_client, joint=joint)

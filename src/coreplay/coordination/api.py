@@ -26,8 +26,8 @@ RUN = "coordinate"
 class RoundReport:
     """One round: who answered, what the server knew of the objective after it, and the bytes of all clients together.
 
-    `relaxed` and `integer` are as in `Round`, of the answers of this round. What the clients make of the last broadcast is
-    in `Coordination.objective`.
+    `relaxed` and `integer` are as in `Round`, of the answers of this round. What the clients make of the last broadcast
+    is in `Coordination.objective`.
     """
 
     round: int

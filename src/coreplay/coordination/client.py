@@ -117,7 +117,7 @@ class Client:
         return self.method.settle(self._answers[max(self._answers)], budget)
 
     def state(self) -> bytes:
-        """Return what the client must not forget between messages, for clients that live in a fresh process each time."""
+        """Return what must not be forgotten between messages, for a client that lives in a fresh process each time."""
         rounds = sorted(self._answers)
         payload = np.array([self._answers[k] for k in rounds], dtype="<f8").tobytes()
         fields = {"run": self.run, "period": self.period, "client": self.name, "size": self.pool.size}

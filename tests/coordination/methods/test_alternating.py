@@ -1,5 +1,7 @@
 """Alternating against a literal Algorithm 1, Theorem 1, and the joint optimum by a general solver."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,7 +65,7 @@ def test_relaxed_objective_never_increases_and_stays_above_the_joint_optimum(see
     clients = [rng.normal(size=(7, 5)) + 0.4 for _ in range(3)]
     _, _, server = iterate(clients, budget, 8)
     relaxed = [closed.relaxed for closed in server.history]
-    assert all(after <= before * (1 + 1e-5) + 1e-6 for before, after in zip(relaxed, relaxed[1:], strict=False))
+    assert all(after <= before * (1 + 1e-5) + 1e-6 for before, after in pairwise(relaxed))
     stacked = np.concatenate([rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in clients])
     groups = np.kron(np.eye(3), np.ones(7))
     best = minimize(

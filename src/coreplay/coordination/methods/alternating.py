@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from coreplay.coordination.convex import proven_minimum
 from coreplay.coordination.matrix import Candidates
 from coreplay.coordination.messages import Broadcast, Vector
 from coreplay.coordination.method import Method, Past, Steering, coordination_method
@@ -46,15 +47,20 @@ class Alternating(Method):
 
     def start(self, pool: Candidates, rng: np.random.Generator) -> Floats:
         """Solve with h_m = 0: the uncoordinated relaxation."""
-        return minimise(pool.gram, pool.budget, diagonal=self.diagonal).x
+        return self._minimum(pool, None, None)
 
     def answer(self, pool: Candidates, broadcast: Broadcast, past: Past, rng: np.random.Generator) -> Floats:
         """Solve with h_m from the broadcast mean and the client's own last counted answer."""
         x = past.last
         linear = pool.project(broadcast.vector) - pool.gram @ x
-        return minimise(pool.gram, pool.budget, linear=linear, diagonal=self.diagonal, start=x if x.any() else None).x
+        return self._minimum(pool, linear, x if x.any() else None)
 
     def steer(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> Steering:
         """Broadcast the mean."""
         latest = sums[-1]
         return Steering(vector=latest / np.float32(clients), relaxed=float(products([latest])[0, 0]))
+
+    def _minimum(self, pool: Candidates, linear: Floats | None, start: Floats | None) -> Floats:
+        if self.diagonal == "zero":
+            return minimise(pool.gram, pool.budget, linear=linear, diagonal="zero", start=start).x
+        return proven_minimum(pool.gram, pool.budget, linear=linear, start=start).x

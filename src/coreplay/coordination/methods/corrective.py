@@ -31,12 +31,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from coreplay.coordination.convex import proven_minimum
 from coreplay.coordination.matrix import Candidates
 from coreplay.coordination.messages import Broadcast, Vector
 from coreplay.coordination.method import Method, Past, Steering, coordination_method
 from coreplay.coordination.total import mixture, products
 from coreplay.errors import InputError
-from coreplay.selection.capped_simplex import minimise
 from coreplay.selection.pool import whole_number
 from coreplay.selection.swaps import polish, search, top
 
@@ -116,7 +116,7 @@ def least_mixture(gram: Floats) -> tuple[Floats, float]:
     ([0.2, 0.8], 0.8)
     """
     scale = float(gram.diagonal().max()) or 1.0
-    found = minimise(gram / scale, 1, tolerance=1e-10)
+    found = proven_minimum(gram / scale, 1, tolerance=1e-10)
     return found.x, found.value * scale
 
 
