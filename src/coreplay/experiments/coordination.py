@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from coreplay.coordination import coordinate, coordination_methods
 from coreplay.coordination.methods.corrective import least_mixture
-from coreplay.errors import unknown
+from coreplay.errors import InputError, unknown
 from coreplay.seeding import generator
 from coreplay.selection.pool import unit_rows, whole_number
 
@@ -48,6 +48,10 @@ class CoordinationStudy:
         for name in ("clients", "pool", "budget", "dimension", "centres"):
             whole_number(getattr(self, name), name, least=1)
         whole_number(self.seed, "seed", least=0)
+        if not 0 < self.concentration < np.inf:
+            raise InputError(f"concentration must be above 0: got {self.concentration}")
+        if not self.rounds or not self.methods:
+            raise InputError("rounds and methods must have at least one entry each")
         for rounds in self.rounds:
             whole_number(rounds, "rounds", least=0)
         for method in self.methods:
@@ -151,5 +155,9 @@ def run(config: CoordinationStudy, *, progress: Progress = lambda done, total: N
             ratio = found.objective / lower if lower > 0 else float("inf")
             outcomes.append(Outcome(method, rounds, found.objective, ratio, found.bytes_up, found.bytes_down, seconds))
             progress(1 + len(outcomes), total)
-    versions = {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy", "numba")}}
-    return StudyResult(config, lower, upper, outcomes, versions)
+    return StudyResult(config, lower, upper, outcomes, versions())
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy", "numba")}}
