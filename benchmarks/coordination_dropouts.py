@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/coordination_dropouts.py
 
-A client that misses round k gets no broadcast before it and sends nothing in it; one that misses the end keeps what it last
-answered. Both sides are the same clients and seeds, with and without drop-outs.
+A client that misses round k gets no broadcast before it and sends nothing in it; one that misses the end keeps what it
+last answered. Both sides are the same clients and seeds, with and without drop-outs.
 """
 
 import argparse

@@ -72,9 +72,8 @@ def main() -> None:
                 restore()
             print(f"\n{method}, M = {config.clients}, d = {config.dimension}, {options.rounds} rounds:")
             print(f"selection alone {alone:.2f} s, coordinated {plain:.2f} s, ratio {plain / alone:.2f};", end=" ")
-            print(
-                f"{(plain - alone) / options.rounds:.3f} s a round, {1e3 * (plain - alone) / options.rounds / config.clients:.3f} ms a client"
-            )
+            a_round = (plain - alone) / options.rounds
+            print(f"{a_round:.3f} s a round, {1e3 * a_round / config.clients:.3f} ms a client")
             for label, seconds in sorted(spent.items(), key=lambda item: -item[1]):
                 print(f"  {label:32} {seconds:6.2f} s  {seconds / total:5.1%}")
             print(f"  {'the rest (Python, numpy calls)':32} {total - sum(spent.values()):6.2f} s")

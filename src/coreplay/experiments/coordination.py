@@ -61,12 +61,15 @@ class CoordinationStudy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One method after some rounds: the objective of its selections, and what all clients sent and got for it."""
+    """One method after some rounds: the objective of its selections, and what all clients sent and got for it.
+
+    `ratio` is to the lower bound, and None where that is 0.
+    """
 
     method: str
     rounds: int
     objective: float
-    ratio: float
+    ratio: float | None
     bytes_up: int
     bytes_down: int
     seconds: float
@@ -152,7 +155,7 @@ def run(config: CoordinationStudy, *, progress: Progress = lambda done, total: N
             began = time.perf_counter()
             found = coordinate(clients, config.budget, method, rounds, config.seed)
             seconds = time.perf_counter() - began
-            ratio = found.objective / lower if lower > 0 else float("inf")
+            ratio = found.objective / lower if lower > 0 else None
             outcomes.append(Outcome(method, rounds, found.objective, ratio, found.bytes_up, found.bytes_down, seconds))
             progress(1 + len(outcomes), total)
     return StudyResult(config, lower, upper, outcomes, versions())

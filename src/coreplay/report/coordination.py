@@ -40,7 +40,7 @@ def markdown(result: StudyResult) -> str:
     ]
     for rounds in config.rounds:
         row = [_of(result, method, rounds) for method in config.methods]
-        cells = " | ".join(f"{o.objective:.6g} | {o.ratio:.3f}" for o in row)
+        cells = " | ".join(f"{o.objective:.6g} | {_ratio(o)}" for o in row)
         up, down = (getattr(row[-1], name) / config.clients / 1000 for name in ("bytes_up", "bytes_down"))
         lines.append(f"| {rounds} | {cells} | {up:.1f} | {down:.1f} |")
     return "\n".join(lines) + "\n"
@@ -50,35 +50,36 @@ def _of(result: StudyResult, method: str, rounds: int) -> Outcome:
     return next(o for o in result.outcomes if (o.method, o.rounds) == (method, rounds))
 
 
+def _ratio(outcome: Outcome) -> str:
+    return "–" if outcome.ratio is None else f"{outcome.ratio:.3f}"
+
+
 def figure(result: StudyResult) -> Figure:
-    """Draw the ratio to the lower bound over the number of rounds, one line a method, each named at its end."""
+    """Draw the ratio to the lower bound over the number of rounds (the objective itself if that bound is 0)."""
     chart = Figure(figsize=(6.4, 4.0), layout="constrained")
     FigureCanvasAgg(chart)
     axes = chart.add_subplot()
     config = result.config
+    unit = result.lower if result.lower > 0 else 1.0
     others = iter(OTHERS * len(config.methods))
     for method in config.methods:
-        rows = [o for o in result.outcomes if o.method == method]
+        rows = [_of(result, method, rounds) for rounds in config.rounds]
         colour = COLOURS.get(method) or next(others)
-        axes.plot([o.rounds for o in rows], [o.ratio for o in rows], "o-", color=colour, markersize=4)
+        heights = [o.objective / unit for o in rows]
+        axes.plot(config.rounds, heights, "o-", color=colour, markersize=4)
         axes.annotate(
-            method,
-            (rows[-1].rounds, rows[-1].ratio),
-            xytext=(0, 7),
-            textcoords="offset points",
-            ha="right",
-            color=colour,
+            method, (config.rounds[-1], heights[-1]), xytext=(8, -3), textcoords="offset points", color=colour
         )
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.annotate(
-        "joint relaxed optimum", (0, 1.0), xytext=(2, -11), textcoords="offset points", fontsize=8, color="black"
-    )
+    if result.lower > 0:
+        axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.annotate("joint relaxed optimum", (0, 1.0), xytext=(2, -11), textcoords="offset points", fontsize=8)
     axes.set_xscale("symlog", base=2, linthresh=1)
     axes.set_xticks(config.rounds, [str(rounds) for rounds in config.rounds])
     axes.minorticks_off()
+    axes.set_xlim(-0.15, 2.2 * max(config.rounds[-1], 1))
     axes.margins(y=0.12)
     axes.set_xlabel("rounds (one vector up and one down for each client)")
-    axes.set_ylabel("objective / joint relaxed optimum")
+    axes.set_ylabel("objective / joint relaxed optimum" if result.lower > 0 else "objective")
     axes.set_title(
         f"{config.clients} clients, {config.budget} of {config.pool} samples each, d = {config.dimension}", fontsize=10
     )
