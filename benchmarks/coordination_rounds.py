@@ -8,7 +8,15 @@ import argparse
 
 from threadpoolctl import threadpool_limits
 
-from coreplay.experiments.coordination import CoordinationStudy, StudyResult, run
+from coreplay import coordinate
+from coreplay.experiments.coordination import (
+    CoordinationStudy,
+    StudyResult,
+    draw_clients,
+    joint_bound,
+    run,
+    versions,
+)
 
 SEEDS, SMALL_SEEDS = (0, 1, 2), (0, 1, 2, 3, 4)
 ROUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -35,12 +43,37 @@ def show(result: StudyResult) -> float:
     return worst
 
 
+PARTS = {
+    "as it is": {},
+    "κ = 1 from the start": {"caution": 0.0, "damping": 4.0},
+    "no damping": {"damping": 0.0},
+    "neither (Frank-Wolfe, κ = 1)": {"caution": 0.0, "damping": 0.0},
+}
+
+
+def parts() -> None:
+    """Print what corrective is without one part or the other, as ratios to the bound."""
+    for size in (20, 1000):
+        config = CoordinationStudy(clients=size)
+        clients = draw_clients(config)
+        lower, _ = joint_bound(clients, config.budget)
+        print(f"\nM = {size}, d = {config.dimension}, seed 0: objective / bound after 1, 2, 4, 8, 16 rounds")
+        for name, options in PARTS.items():
+            found = [coordinate(clients, config.budget, rounds=rounds, **options) for rounds in (1, 2, 4, 8, 16)]
+            print(f"{name:30}", " ".join(f"{one.objective / lower:7.3f}" for one in found))
+    print("\nversions:", versions())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true")
-    small = parser.parse_args().small
+    parser.add_argument("--parts", action="store_true")
+    options = parser.parse_args()
     with threadpool_limits(1):
-        if not small:
+        if options.parts:
+            parts()
+            return
+        if not options.small:
             for seed in SEEDS:
                 result = run(CoordinationStudy(seed=seed, rounds=ROUNDS))
                 show(result)

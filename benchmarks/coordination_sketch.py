@@ -83,7 +83,10 @@ def main() -> None:
         exact = [coreplay.gradient_matrix(model, loss, batch, "factored", memory_limit=2**28) for batch in batches]
         size = exact[0].dimension // 1000
         sketches = [coreplay.gradient_matrix(model, loss, batch, "sketch", size=size, seed=seed) for batch in batches]
-        print(f"\nseed {seed}: d = {exact[0].dimension}, sketch {size}, made in {time.perf_counter() - began:.1f} s")
+        print(
+            f"\nseed {seed}: d = {exact[0].dimension}, sketch {size}, made in {time.perf_counter() - began:.1f} s",
+            flush=True,
+        )
 
         def judge(selections: list[np.ndarray], matrices: list = exact) -> float:
             total = sum(

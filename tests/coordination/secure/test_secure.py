@@ -172,6 +172,19 @@ def test_a_client_checks_the_roster(change, message):
         clients["c0"].share(dataclasses.replace(server.roster(), **change))
 
 
+@pytest.mark.parametrize("key", ["zz", "00" * 31, "00" * 32, "xyz" * 20])
+def test_a_bad_key_never_reaches_the_roster(key):
+    clients, server = begin()
+    with pytest.raises(InputError):
+        server.receive(dataclasses.replace(clients["c0"].advertise(), masks=key))
+
+
+@pytest.mark.parametrize("sealed", [{"c1": 5}, {"c1": ["a"]}, {"c1": None}])
+def test_tables_hold_texts_only(sealed):
+    with pytest.raises(InputError, match="inbox has sealed that is not a dict of texts"):
+        Inbox(**STAMP, client="c0", sealed=sealed)
+
+
 def test_a_client_speaks_once():
     clients, server = begin()
     share(clients, server)

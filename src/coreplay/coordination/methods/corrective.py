@@ -22,7 +22,7 @@ oscillates; the damped one settles. And the answers are selections already, so n
 Measured on generated clients (`benchmarks/coordination_rounds.py`), the best first κ grows with the root of the length
 of the first sum, and the best t with κ:
 
-    κ_1 = 0.85 √‖V_0‖,     t = κ_1 / 5,     κ falls in equal ratios to 1 at the sixth broadcast.
+    κ_1 = 0.95 √‖V_0‖,     t = 0.18 κ_1,     κ falls in equal ratios to 1 at the sixth broadcast.
 """
 
 from dataclasses import dataclass
@@ -60,8 +60,8 @@ class Corrective(Method):
         Tabu moves of a client's search.
     """
 
-    caution: float = 0.85
-    damping: float = 0.2
+    caution: float = 0.95
+    damping: float = 0.18
     decay: int = 5
     moves: int = 20
     integral: ClassVar[bool] = True

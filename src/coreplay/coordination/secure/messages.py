@@ -19,6 +19,17 @@ class Stamped:
     period: int
     round: int
 
+    def __post_init__(self) -> None:
+        """Check every field: a message may come from anyone."""
+        wire.name(self.run, "run")
+        wire.count(self.period, "period")
+        wire.count(self.round, "round")
+        for name, kind in self._types().items():
+            value = getattr(self, name)
+            texts = [*value, *value.values()] if kind is dict else value if kind is list else ()
+            if not isinstance(value, kind) or not all(isinstance(text, str) for text in texts):
+                raise InputError(f"{self.kind} has {name} that is not a {kind.__name__} of texts")
+
     @property
     def stamp(self) -> tuple[str, int, int]:
         """Which sum the message belongs to."""

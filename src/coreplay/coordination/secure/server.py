@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coreplay.coordination.secure import shamir
 from coreplay.coordination.secure.client import SLACK, commitment, pair_key
-from coreplay.coordination.secure.masks import add_masks, from_words, scale_of
+from coreplay.coordination.secure.masks import add_masks, agree, from_words, scale_of
 from coreplay.coordination.secure.messages import (
     Inbox,
     Keys,
@@ -103,6 +103,8 @@ class SecureServer:
         if message.client not in self.bounds:
             raise InputError(f"client {message.client!r} is not in this sum")
         if isinstance(message, Keys):
+            for key in (message.masks, message.shares):  # one bad key in the roster would stop everybody
+                agree(X25519PrivateKey.generate(), unhex(key, 32, f"key of client {message.client!r}"), "check")
             if self._roster is None:
                 self._keys.setdefault(message.client, message)
         elif isinstance(message, Shares):
