@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from coreplay.coordination import coordinate as coordinate
+    from coreplay.coordination import coordination_methods as coordination_methods
     from coreplay.errors import InputError as InputError
     from coreplay.gradients import gradient_matrix as gradient_matrix
     from coreplay.selection import objective as objective
@@ -18,13 +20,24 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "InputError": "coreplay.errors",
+    "coordinate": "coreplay.coordination",
+    "coordination_methods": "coreplay.coordination",
     "gradient_matrix": "coreplay.gradients",
     "objective": "coreplay.selection",
     "select": "coreplay.selection",
     "selectors": "coreplay.selection",
 }
 
-__all__ = ["InputError", "__version__", "gradient_matrix", "objective", "select", "selectors"]
+__all__ = [
+    "InputError",
+    "__version__",
+    "coordinate",
+    "coordination_methods",
+    "gradient_matrix",
+    "objective",
+    "select",
+    "selectors",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -203,6 +203,49 @@ def near_optimality(
     _near_optimality(config, output, resume=resume, workers=workers, as_json=as_json)
 
 
+@app.command("coordinate", cls=Spread)
+def coordinate_command(
+    clients: Annotated[int, typer.Option(help="How many clients.")] = 200,
+    pool: Annotated[int, typer.Option(help="Samples of each client.")] = 50,
+    budget: Annotated[int, typer.Option(help="How many each may keep.")] = 5,
+    dimension: Annotated[int, typer.Option(help="Length of a gradient.")] = 300,
+    rounds: Annotated[
+        list[int] | None, typer.Option(help="Numbers of rounds, one or several.  [default: 0 1 2 4 8 16]")
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Methods to compare.  [default: all]")] = None,
+    concentration: Annotated[float, typer.Option(help="How alike clients are: small for different ones.")] = 0.2,
+    seed: Seed = 0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")] = Path("coordination"),
+    as_json: Json = False,
+) -> None:
+    """Let generated clients choose jointly, and see how the objective falls with the rounds.
+
+    Example: `coreplay coordinate --clients 200 --rounds 0 1 2 4 8 16 -o coordination`
+    """
+    from coreplay.coordination import coordination_methods
+    from coreplay.experiments.coordination import CoordinationStudy, run
+    from coreplay.report.coordination import markdown, write
+
+    config = CoordinationStudy(
+        clients=clients,
+        pool=pool,
+        budget=budget,
+        dimension=dimension,
+        concentration=concentration,
+        rounds=tuple(sorted(set(rounds or (0, 1, 2, 4, 8, 16)))),
+        methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
+        seed=seed,
+    )
+    with _progress(f"{clients} clients", quiet=as_json) as progress:
+        result = run(config, progress=progress)
+    paths = write(result, output)
+    if as_json:
+        typer.echo(json.dumps(result.to_json()))
+        return
+    _show_markdown(markdown(result))
+    typer.echo("written: " + ", ".join(str(path) for path in paths))
+
+
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")] = Path("demo"),

@@ -1,0 +1,84 @@
+"""Time a round at M = 1000, and where it goes (issue 4).
+
+    python -m benchmarks.coordination_time
+
+All clients run one after another in one process; a real client does its own part only.
+"""
+
+import argparse
+import time
+from collections import defaultdict
+from functools import wraps
+
+from threadpoolctl import threadpool_limits
+
+from coreplay import coordinate
+from coreplay.coordination import client, matrix, messages, server
+from coreplay.coordination.methods import alternating, corrective
+from coreplay.experiments.coordination import CoordinationStudy, draw_clients, versions
+
+PARTS = [
+    (matrix.Candidates, "project", "Gᵀv"),
+    (matrix.Candidates, "combine", "Gx"),
+    (corrective, "polish", "the first, uncoordinated choice"),
+    (corrective, "search", "swap search"),
+    (alternating, "proven_minimum", "convex programme"),
+    (messages.Contribution, "to_bytes", "message to bytes"),
+    (server.Server, "receive", "server: check and add"),
+    (server.Server, "broadcast", "server: mix and broadcast"),
+    (client, "generator", "random generators"),
+]
+
+
+def measured(spent, owner, name, label):
+    """Put a stopwatch around a function."""
+    function = getattr(owner, name)
+
+    @wraps(function)
+    def watched(*args, **kwargs):
+        began = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent[label] += time.perf_counter() - began
+
+    setattr(owner, name, watched)
+    return lambda: setattr(owner, name, function)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--dimension", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=8)
+    options = parser.parse_args()
+    config = CoordinationStudy(clients=options.clients, dimension=options.dimension)
+    clients = draw_clients(config)
+    with threadpool_limits(1):
+        for method in config.methods:
+            coordinate(clients[:3], config.budget, method, 2)  # compile
+            began = time.perf_counter()
+            coordinate(clients, config.budget, method, 0)
+            alone = time.perf_counter() - began
+            began = time.perf_counter()
+            coordinate(clients, config.budget, method, options.rounds)
+            plain = time.perf_counter() - began
+            spent: dict[str, float] = defaultdict(float)
+            undo = [measured(spent, *part) for part in PARTS]
+            began = time.perf_counter()
+            coordinate(clients, config.budget, method, options.rounds)
+            total = time.perf_counter() - began
+            for restore in undo:
+                restore()
+            print(f"\n{method}, M = {config.clients}, d = {config.dimension}, {options.rounds} rounds:")
+            print(f"selection alone {alone:.2f} s, coordinated {plain:.2f} s, ratio {plain / alone:.2f};", end=" ")
+            a_round = (plain - alone) / options.rounds
+            print(f"{a_round:.3f} s a round, {1e3 * a_round / config.clients:.3f} ms a client")
+            for label, seconds in sorted(spent.items(), key=lambda item: -item[1]):
+                print(f"  {label:32} {seconds:6.2f} s  {seconds / total:5.1%}")
+            print(f"  {'the rest (Python, numpy calls)':32} {total - sum(spent.values()):6.2f} s")
+    print("\nversions:", versions())
+
+
+if __name__ == "__main__":
+    main()

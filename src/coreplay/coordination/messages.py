@@ -1,0 +1,152 @@
+"""What passes between a client and the server: one contribution up and one broadcast down a round.
+
+Every message says which run, period and round it belongs to, so that late, repeated and reordered ones are recognised.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.coordination import wire
+from coreplay.errors import InputError
+
+Vector = NDArray[np.float32]
+
+NEVER = -1  # the round of an answer that was not given
+
+
+def as_vector(value: Any) -> Vector:
+    """Return a flat float32 vector."""
+    vector = np.asarray(value)
+    if vector.ndim != 1 or vector.dtype.kind not in "fiu":
+        raise InputError(f"vector must be flat and of numbers: got shape {vector.shape} and dtype {vector.dtype}")
+    return np.ascontiguousarray(vector, dtype="<f4")
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """A client's answer of one round: by how much its share of the sum changed.
+
+    Attributes
+    ----------
+    run, period, round, client
+        Where it belongs. `round` counts from 0.
+    basis : int
+        The round of the client's last counted answer, from which this one is the difference; -1 if there is none.
+    vector : (d,) float32 array
+        G(x − x_basis), or Gx if there is no basis.
+
+    Examples
+    --------
+    >>> sent = Contribution("run", 0, 1, "alice", 0, np.array([0.5, -1.0]))
+    >>> received = Contribution.from_bytes(sent.to_bytes())
+    >>> received.client, received.vector.tolist()
+    ('alice', [0.5, -1.0])
+    """
+
+    run: str
+    period: int
+    round: int
+    client: str
+    basis: int
+    vector: Vector
+
+    def __post_init__(self) -> None:
+        """Check every field: a message may come from anyone."""
+        wire.name(self.run, "run")
+        wire.name(self.client, "client")
+        wire.count(self.period, "period")
+        wire.count(self.round, "round")
+        wire.count(self.basis, "basis", least=NEVER)
+        object.__setattr__(self, "vector", as_vector(self.vector))
+
+    def to_bytes(self) -> bytes:
+        """Return the message as bytes."""
+        fields = {name: getattr(self, name) for name in _CONTRIBUTION}
+        return wire.pack("contribution", fields, self.vector.data.cast("B"))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Contribution":
+        """Read a message; anything but a well-formed one is an `InputError`."""
+        fields, payload = wire.unpack(data, "contribution", _CONTRIBUTION)
+        return cls(**fields, vector=wire.numbers(payload, "<f4"))
+
+
+_CONTRIBUTION = {"run": str, "period": int, "round": int, "client": str, "basis": int}
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast:
+    """The server's word to all clients after a round.
+
+    Attributes
+    ----------
+    run, period, round
+        The round that it closes; clients answer it with contributions of the next.
+    final : bool
+        Whether clients should finish now.
+    clients : int
+        How many clients the sum holds.
+    behind : mapping
+        Clients whose last counted answer is not of this round: that round, or -1. All others were counted.
+    weights : tuple of float
+        For methods that mix rounds: the weight of each round's sum in `vector`.
+    numbers : mapping
+        What else a method tells its clients, by name.
+    vector : (d,) float32 array
+        What the method makes of the sums.
+    """
+
+    run: str
+    period: int
+    round: int
+    final: bool
+    clients: int
+    vector: Vector
+    behind: Mapping[str, int] = field(default_factory=dict)
+    weights: tuple[float, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check every field: a message may come from anyone."""
+        wire.name(self.run, "run")
+        wire.count(self.period, "period")
+        wire.count(self.round, "round")
+        wire.count(self.clients, "clients", least=1)
+        behind = {wire.name(c, "client"): wire.count(k, "behind", least=NEVER) for c, k in self.behind.items()}
+        numbers = {wire.name(key, "number"): wire.finite(value, key) for key, value in self.numbers.items()}
+        weights = tuple(wire.finite(weight, "weights") for weight in self.weights)
+        if len(weights) not in (0, self.round + 1):
+            raise InputError(f"broadcast of round {self.round} must weigh {self.round + 1} rounds: got {len(weights)}")
+        vector = as_vector(self.vector)
+        if not np.isfinite(vector).all():
+            raise InputError(f"broadcast of round {self.round} must be finite: its vector has NaN or infinity")
+        for key, value in (("behind", behind), ("numbers", numbers), ("weights", weights), ("vector", vector)):
+            object.__setattr__(self, key, value)
+
+    def to_bytes(self) -> bytes:
+        """Return the message as bytes."""
+        fields = {name: getattr(self, name) for name in _BROADCAST}
+        return wire.pack("broadcast", fields | {"weights": list(self.weights)}, self.vector.data.cast("B"))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Broadcast":
+        """Read a message; anything but a well-formed one is an `InputError`."""
+        fields, payload = wire.unpack(data, "broadcast", _BROADCAST)
+        fields["weights"] = tuple(fields["weights"])
+        return cls(**fields, vector=wire.numbers(payload, "<f4"))
+
+
+_BROADCAST = {
+    "run": str,
+    "period": int,
+    "round": int,
+    "final": bool,
+    "clients": int,
+    "behind": dict,
+    "weights": list,
+    "numbers": dict,
+}

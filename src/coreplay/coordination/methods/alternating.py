@@ -1,0 +1,65 @@
+"""Algorithm 1 of the paper in broadcast form: same iterates, one message for all clients instead of one for each.
+
+The paper's server sends h_m = G_m x_m − (1/M) Σ_n G_n x_n to each client. A client knows its own G_m x_m, so the mean
+is enough. Its step (the inner minimisation of Algorithm 1) on the gram, with c = −G_mᵀh_m = G_mᵀ mean − G_mᵀG_m x_m:
+
+    minimise ‖G_m x − h_m‖²  =  xᵀ G_mᵀG_m x + 2cᵀx + const       over 0 <= x <= 1, Σx = N_m.
+
+The relaxed objective ‖Σ G_m x_m‖² never increases: it is block coordinate descent on the tight relaxation of Theorem 1.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.coordination.matrix import Candidates
+from coreplay.coordination.messages import Broadcast, Vector
+from coreplay.coordination.method import Method, Past, Steering, coordination_method
+from coreplay.coordination.total import products
+from coreplay.errors import unknown
+from coreplay.selection.capped_simplex import minimise
+
+Floats = NDArray[np.float64]
+
+
+@coordination_method("alternating")
+@dataclass(frozen=True, kw_only=True)
+class Alternating(Method):
+    """Alternate between convex steps at the clients and the mean at the server: the paper's Algorithm 1.
+
+    Parameters
+    ----------
+    diagonal : "keep" or "zero"
+        Whether the clients' programme keeps the diagonal of the gram (convex) or not (stalls after one round).
+    """
+
+    diagonal: str = "keep"
+    integral: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.diagonal not in ("keep", "zero"):
+            raise unknown("diagonal", self.diagonal, ["keep", "zero"])
+
+    def start(self, pool: Candidates, rng: np.random.Generator) -> Floats:
+        """Solve with h_m = 0: the uncoordinated relaxation."""
+        return self._minimum(pool, None, None)
+
+    def answer(self, pool: Candidates, broadcast: Broadcast, past: Past, rng: np.random.Generator) -> Floats:
+        """Solve with h_m from the broadcast mean and the client's own last counted answer."""
+        x = past.last
+        linear = pool.project(broadcast.vector) - pool.gram @ x
+        return self._minimum(pool, linear, x if x.any() else None)
+
+    def steer(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> Steering:
+        """Broadcast the mean."""
+        latest = sums[-1]
+        return Steering(vector=latest / np.float32(clients), relaxed=float(products([latest])[0, 0]))
+
+    def _minimum(self, pool: Candidates, linear: Floats | None, start: Floats | None) -> Floats:
+        if self.diagonal == "zero":
+            return minimise(pool.gram, pool.budget, linear=linear, diagonal="zero", start=start).x
+        return minimise(pool.gram, pool.budget, linear=linear, start=start).x

@@ -1,0 +1,145 @@
+"""What passes in a secure sum, in this order: keys, roster, shares, inbox, masked, request, reveal."""
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.coordination import wire
+from coreplay.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Stamped:
+    """A message of one secure sum: every one says which."""
+
+    kind: ClassVar[str]
+    run: str
+    period: int
+    round: int
+
+    def __post_init__(self) -> None:
+        """Check every field: a message may come from anyone."""
+        wire.name(self.run, "run")
+        wire.count(self.period, "period")
+        wire.count(self.round, "round")
+        for name, kind in self._types().items():
+            value = getattr(self, name)
+            texts = [*value, *value.values()] if kind is dict else value if kind is list else ()
+            if not isinstance(value, kind) or not all(isinstance(text, str) for text in texts):
+                raise InputError(f"{self.kind} has {name} that is not a {kind.__name__} of texts")
+
+    @property
+    def stamp(self) -> tuple[str, int, int]:
+        """Which sum the message belongs to."""
+        return self.run, self.period, self.round
+
+    @classmethod
+    def _types(cls) -> dict[str, type]:
+        hints = get_type_hints(cls)
+        return {f.name: get_origin(hints[f.name]) or hints[f.name] for f in fields(cls) if f.name != "words"}
+
+    def to_bytes(self) -> bytes:
+        """Return the message as bytes."""
+        return wire.pack(self.kind, {name: getattr(self, name) for name in self._types()}, self._payload())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read a message; anything but a well-formed one is an `InputError`."""
+        found, payload = wire.unpack(data, cls.kind, cls._types())
+        return cls(**found, **cls._from_payload(payload))
+
+    def _payload(self) -> memoryview:
+        return memoryview(b"")
+
+    @classmethod
+    def _from_payload(cls, payload: memoryview) -> dict[str, Any]:
+        if len(payload):
+            raise InputError(f"{cls.kind} has {len(payload)} bytes too many")
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Keys(Stamped):
+    """A client's two public keys of this sum, for masks and for shares in transit (hexadecimal)."""
+
+    kind: ClassVar[str] = "keys"
+    client: str
+    masks: str
+    shares: str
+
+
+@dataclass(frozen=True, eq=False)
+class Roster(Stamped):
+    """All clients' public keys, the threshold, and the sum of the clients' norm bounds."""
+
+    kind: ClassVar[str] = "roster"
+    threshold: int
+    limit: float
+    masks: dict[str, str]
+    shares: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Shares(Stamped):
+    """A client's secrets in shares, each sealed for one other client, and a commitment to the seed of its own mask."""
+
+    kind: ClassVar[str] = "shares"
+    client: str
+    commitment: str
+    sealed: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Inbox(Stamped):
+    """The sealed shares that the others sent to one client."""
+
+    kind: ClassVar[str] = "inbox"
+    client: str
+    sealed: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Masked(Stamped):
+    """A client's vector in fixed point under all its masks."""
+
+    kind: ClassVar[str] = "masked"
+    client: str
+    words: NDArray[np.uint32]
+
+    def _payload(self) -> memoryview:
+        return np.ascontiguousarray(self.words, dtype="<u4").data.cast("B")
+
+    @classmethod
+    def _from_payload(cls, payload: memoryview) -> dict[str, Any]:
+        return {"words": wire.numbers(payload, "<u4")}
+
+
+@dataclass(frozen=True, eq=False)
+class Request(Stamped):
+    """Whose vectors the server has: of these it wants the seeds of their own masks, of the others the pairwise keys."""
+
+    kind: ClassVar[str] = "request"
+    survivors: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Reveal(Stamped):
+    """A client's shares of the seeds of those who answered and of the keys of those who did not."""
+
+    kind: ClassVar[str] = "reveal"
+    client: str
+    seeds: dict[str, str]
+    keys: dict[str, str]
+
+
+def unhex(value: Any, length: int, what: str) -> bytes:
+    """Read hexadecimal digits of a message."""
+    try:
+        data = bytes.fromhex(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} must be hexadecimal: got {str(value)[:40]!r}") from None
+    if len(data) != length:
+        raise InputError(f"{what} must have {length} bytes: got {len(data)}")
+    return data

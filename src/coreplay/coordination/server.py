@@ -1,0 +1,231 @@
+"""The server half: receive, broadcast, done. It sums and steers, and forgets a client's vector once it is added.
+
+    receive(contribution)  → whether it was counted, and if not, why
+    broadcast()            → closes the round and says what all clients get
+    done                   → whether that was the last one
+
+When to close a round is the caller's business: all have answered, enough have, or the time is over.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.coordination import wire
+from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Vector, as_vector
+from coreplay.coordination.method import Method, make_method
+from coreplay.coordination.total import Total, norm, products
+from coreplay.errors import InputError
+from coreplay.selection.pool import whole_number
+
+SLACK = 1e-3  # a contribution of float32 sums may be this much longer than its bound
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of a contribution: counted, or why not. `refused` marks those that nobody honest would send."""
+
+    client: str
+    round: int
+    counted: bool
+    reason: str = ""
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """One closed round: who answered, and the objectives ‖Σ G_m x_m‖² that the server knows from the sum.
+
+    `relaxed` is that of the point x that the method has reached (alternating: the sum itself; corrective: the best
+    mixture of the rounds' sums); `integer` that of the answers, if they are selections.
+    """
+
+    round: int
+    answered: int
+    relaxed: float
+    integer: float | None
+
+
+class Server:
+    """The server's part in coordinating one period.
+
+    Parameters
+    ----------
+    budgets : mapping
+        The clients that take part, by name, and their budgets: a contribution is no longer than its client's budget.
+    dimension : int
+        Length of a contribution.
+    rounds : int
+        How many rounds to run at most.
+    method : str or Method
+        The coordination method, with its options; the same as at the clients.
+    run, period
+        Of the run.
+    tolerance : float
+        Stop early when the relaxed objective fell by less than this share in a round.
+
+    Examples
+    --------
+    >>> from coreplay.coordination import Client
+    >>> clients = [Client(name, np.eye(4) + shift, 2, run="demo") for shift, name in enumerate("ab")]
+    >>> server = Server({"a": 2, "b": 2}, dimension=4, rounds=1, run="demo")
+    >>> [server.receive(client.begin()).counted for client in clients]
+    [True, True]
+    >>> last = server.broadcast()
+    >>> server.done, [len(client.finish(last)) for client in clients]
+    (True, [2, 2])
+    """
+
+    def __init__(
+        self,
+        budgets: Mapping[str, int],
+        dimension: int,
+        rounds: int,
+        *,
+        run: str,
+        period: int = 0,
+        method: str | Method = "corrective",
+        tolerance: float = 0.0,
+        **options: Any,
+    ) -> None:
+        if not budgets:
+            raise InputError("budgets is empty: a server needs at least one client")
+        self.budgets = {wire.name(c, "client"): whole_number(n, "budget", least=1) for c, n in budgets.items()}
+        self.dimension = whole_number(dimension, "dimension", least=1)
+        self.rounds = whole_number(rounds, "rounds", least=1)
+        self.run, self.period = wire.name(run, "run"), wire.count(period, "period")
+        self.method = make_method(method, **options) if isinstance(method, str) else method
+        if not 0 <= tolerance < 1:
+            raise InputError(f"tolerance must be from 0 to less than 1: got {tolerance}")
+        self.tolerance = tolerance
+        self.round = 0
+        self.history: list[Round] = []
+        self.refusals: list[Receipt] = []
+        self._bound = 2.0 * (self.rounds + 1) * sum(self.budgets.values()) * (1 + SLACK)
+        self._last = dict.fromkeys(self.budgets, NEVER)
+        self._total = Total(self.dimension, self._bound)
+        self._newcomers: Total | None = None
+        self._sums: list[Vector] = []
+        self._broadcast: Broadcast | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the last broadcast was the final one."""
+        return self._broadcast is not None and self._broadcast.final
+
+    def receive(self, message: Contribution | bytes) -> Receipt:
+        """Take a contribution into the sum, or say why not; a bad one is refused and named, and changes nothing."""
+        if not isinstance(message, Contribution):
+            try:
+                message = Contribution.from_bytes(message)
+            except InputError as error:
+                return self._refuse("", NEVER, str(error))
+        name, round = message.client, message.round
+        if (message.run, message.period) != (self.run, self.period):
+            return Receipt(name, round, False, f"of another run or period: {message.run!r}, {message.period}")
+        if name not in self._last:
+            return self._refuse(name, round, f"client {name!r} is not in this run")
+        if round < self.round or self.done:
+            return Receipt(name, round, False, f"late: round {round} is closed")
+        if round > self.round:
+            return self._refuse(name, round, f"round {round} has not begun: this is round {self.round}")
+        if self._last[name] == round:
+            return Receipt(name, round, False, "repeated: this round's answer is already counted")
+        problem = self._problem(message)
+        if problem:
+            return self._refuse(name, round, f"contribution of client {name!r} {problem}")
+        self._count(message.vector, {name: message.basis})
+        return Receipt(name, round, True)
+
+    def receive_total(self, clients: Mapping[str, int], vector: NDArray[Any]) -> None:
+        """Take the sum of this round's contributions of several clients (name: basis), as a secure sum gives it."""
+        for name, basis in clients.items():
+            if self._last.get(name) != basis or basis == self.round:
+                raise InputError(
+                    f"client {name!r} cannot be in this sum with basis {basis}: counted {self._last.get(name)}"
+                )
+        summed = as_vector(vector)
+        if len(summed) != self.dimension or not np.isfinite(summed).all():
+            raise InputError(f"sum must have {self.dimension} finite numbers: got {len(summed)}")
+        if self.round and NEVER in clients.values():
+            raise InputError("a client's first answer can join a secure sum in round 0 only: let it finish alone")
+        self._count(summed, clients)
+
+    def bound(self, client: str) -> float:
+        """Return how long the client's next contribution may be: its budget, or twice that for a difference."""
+        return self.budgets[client] * (1.0 if self._last[client] == NEVER else 2.0)
+
+    def broadcast(self) -> Broadcast:
+        """Close the round and return what all clients get; the final one again when all is done."""
+        if self.done and self._broadcast is not None:
+            return self._broadcast
+        clients = sum(last != NEVER for last in self._last.values())
+        if not clients:
+            raise InputError(f"no client has answered in round {self.round}: nothing to broadcast")
+        self._close()
+        steering = self.method.steer(self._sums, clients, self._broadcast)
+        latest = float(products([self._sums[-1]])[0, 0])
+        answered = sum(last == self.round for last in self._last.values())
+        self.history.append(Round(self.round, answered, steering.relaxed, latest if self.method.integral else None))
+        self._broadcast = Broadcast(
+            run=self.run,
+            period=self.period,
+            round=self.round,
+            final=self.round + 1 == self.rounds or self._converged(),
+            clients=clients,
+            vector=steering.vector,
+            behind={name: last for name, last in sorted(self._last.items()) if last != self.round},
+            weights=steering.weights,
+            numbers=steering.numbers,
+        )
+        self.round += 1
+        return self._broadcast
+
+    def _problem(self, message: Contribution) -> str:
+        """Return what is wrong with a contribution; empty if nothing is."""
+        last = self._last[message.client]
+        if message.basis != last:
+            return f"is the difference from its answer of round {message.basis}: the last counted one is of {last}"
+        if len(message.vector) != self.dimension:
+            return f"has {len(message.vector)} numbers: expected {self.dimension}"
+        if not np.isfinite(message.vector).all():
+            return "has NaN or infinity"
+        length, bound = norm(message.vector), self.bound(message.client)
+        if length > bound * (1 + SLACK):
+            return f"has norm {length:.6g}: at most {bound:g} is possible"
+        return ""
+
+    def _refuse(self, client: str, round: int, reason: str) -> Receipt:
+        receipt = Receipt(client, round, False, reason, refused=True)
+        self.refusals.append(receipt)
+        return receipt
+
+    def _count(self, vector: Vector, clients: Mapping[str, int]) -> None:
+        self._total.add(vector)
+        if self.round and self.method.remembers and NEVER in clients.values():
+            if self._newcomers is None:
+                self._newcomers = Total(self.dimension, self._bound)
+            self._newcomers.add(vector)
+        for name in clients:
+            self._last[name] = self.round
+
+    def _close(self) -> None:
+        """Add the round's sum to those kept; a client's first answer counts for the rounds before it as well.
+
+        Without that the sums of early rounds would be short of those who came later, and look better for it.
+        """
+        if self._newcomers is not None:
+            joined = self._newcomers.value()
+            self._sums = [vector + joined for vector in self._sums]
+            self._newcomers = None
+        latest = self._total.value()
+        self._sums = [*self._sums, latest] if self.method.remembers else [latest]
+
+    def _converged(self) -> bool:
+        if self.tolerance == 0 or len(self.history) < 2:
+            return False
+        before, now = self.history[-2].relaxed, self.history[-1].relaxed
+        return before - now < self.tolerance * before

@@ -1,0 +1,166 @@
+"""How much do clients gain by choosing jointly, and in how many rounds? On generated clients that differ.
+
+The clients draw from one population of cluster centres, each with weights of its own:
+
+    centres c_1 … c_C ~ N(0, I_d);    client m: weights ~ Dirichlet(β, …, β);    sample = c_k + N(0, I_d), k ~ weights.
+
+With C = 20 and β = 0.2 most of a client's samples come from three or four centres. The optimum of the joint relaxation
+(equation 6) is found from the outside: Wolfe's algorithm for the smallest vector of a polytope, on the sum of all
+clients' capped simplices, with a proof. For any y and V the smallest answer to it, ‖Σ Gx‖ >= ⟨y, V⟩ / ‖y‖.
+"""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.coordination import coordinate, coordination_methods
+from coreplay.coordination.methods.corrective import least_mixture
+from coreplay.errors import InputError, unknown
+from coreplay.seeding import generator
+from coreplay.selection.pool import unit_rows, whole_number
+
+Floats = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class CoordinationStudy:
+    """The parameters of the experiment: the clients, their budget, and for how many rounds each method runs."""
+
+    clients: int = 1000
+    pool: int = 50
+    budget: int = 5
+    dimension: int = 300
+    centres: int = 20
+    concentration: float = 0.2
+    rounds: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
+    methods: tuple[str, ...] = ("alternating", "corrective")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check everything before any work starts."""
+        for name in ("clients", "pool", "budget", "dimension", "centres"):
+            whole_number(getattr(self, name), name, least=1)
+        whole_number(self.seed, "seed", least=0)
+        if not 0 < self.concentration < np.inf:
+            raise InputError(f"concentration must be above 0: got {self.concentration}")
+        if not self.rounds or not self.methods:
+            raise InputError("rounds and methods must have at least one entry each")
+        for rounds in self.rounds:
+            whole_number(rounds, "rounds", least=0)
+        for method in self.methods:
+            if method not in coordination_methods():
+                raise unknown("coordination method", method, coordination_methods())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method after some rounds: the objective of its selections, and what all clients sent and got for it.
+
+    `ratio` is to the lower bound, and None where that is 0.
+    """
+
+    method: str
+    rounds: int
+    objective: float
+    ratio: float | None
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """All outcomes, the proven lower bound and the best relaxed value known, and how the result came about."""
+
+    config: CoordinationStudy
+    lower: float
+    upper: float
+    outcomes: list[Outcome]
+    versions: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def draw_clients(config: CoordinationStudy) -> list[NDArray[np.float32]]:
+    """Draw the clients' unit gradients, one (pool, dimension) array each.
+
+    >>> [c.shape for c in draw_clients(CoordinationStudy(clients=2, pool=6, dimension=4))]
+    [(6, 4), (6, 4)]
+    """
+    rng = generator(config.seed, "coordination clients")
+    centres = rng.normal(size=(config.centres, config.dimension))
+    out = []
+    for _ in range(config.clients):
+        weights = rng.dirichlet(np.full(config.centres, config.concentration))
+        chosen = rng.choice(config.centres, size=config.pool, p=weights)
+        samples = centres[chosen] + rng.normal(size=(config.pool, config.dimension))
+        out.append(unit_rows(samples, "samples").astype(np.float32))
+    return out
+
+
+def joint_bound(
+    clients: list[NDArray[np.float32]], budget: int, *, tolerance: float = 1e-4, most: int = 3000
+) -> tuple[float, float]:
+    """Return a proven lower bound of the joint relaxation and the value of a point of it, closer than `tolerance`.
+
+    >>> joint_bound([np.float32([[1, 0], [0, 1]]), np.float32([[1, 0], [-1, 0]])], 1)
+    (0.0, 0.0)
+    """
+    stacked = np.concatenate(clients).astype(np.float64)
+    ends = np.cumsum([len(client) for client in clients])[:-1]
+    corners = [_corner(stacked, ends, np.zeros(stacked.shape[1]), budget)]
+    y, lower = corners[0], 0.0
+    for _ in range(most):
+        corner = _corner(stacked, ends, y, budget)
+        length = float(y @ y)
+        lower = max(lower, max(float(y @ corner), 0.0) ** 2 / length if length > 0 else 0.0)
+        if length - lower <= tolerance * max(lower, 1e-6):
+            break
+        corners.append(corner)
+        A = np.array(corners)
+        weights, _ = least_mixture(A @ A.T)
+        kept = weights > 1e-12
+        corners = [c for c, keep in zip(corners, kept, strict=True) if keep]
+        y = weights[kept] @ A[kept]
+    return lower, float(y @ y)
+
+
+def _corner(stacked: Floats, ends: NDArray[np.int64], y: Floats, budget: int) -> Floats:
+    """Return the sum of all clients' `budget` gradients with the smallest products with y."""
+    total = np.zeros_like(y)
+    for rows, prices in zip(np.split(stacked, ends), np.split(stacked @ y, ends), strict=True):
+        chosen = np.argpartition(prices, budget - 1)[:budget] if budget < len(prices) else slice(None)
+        total += rows[chosen].sum(axis=0)
+    return total
+
+
+def run(config: CoordinationStudy, *, progress: Progress = lambda done, total: None) -> StudyResult:
+    """Carry out the experiment."""
+    total = len(config.methods) * len(config.rounds) + 1
+    clients = draw_clients(config)
+    lower, upper = joint_bound(clients, config.budget)
+    progress(1, total)
+    outcomes = []
+    for method in config.methods:
+        for rounds in config.rounds:
+            began = time.perf_counter()
+            found = coordinate(clients, config.budget, method, rounds, config.seed)
+            seconds = time.perf_counter() - began
+            ratio = found.objective / lower if lower > 0 else None
+            outcomes.append(Outcome(method, rounds, found.objective, ratio, found.bytes_up, found.bytes_down, seconds))
+            progress(1 + len(outcomes), total)
+    return StudyResult(config, lower, upper, outcomes, versions())
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy", "numba")}}

@@ -1,0 +1,121 @@
+"""`coordinate`: whole runs in one process."""
+
+import numpy as np
+import pytest
+
+import coreplay
+from coreplay import coordinate
+from coreplay.coordination import Client, coordination_methods
+from coreplay.coordination.matrix import Rows
+from coreplay.errors import InputError
+
+METHODS = sorted(coordination_methods())
+
+
+def value(clients, selections):
+    rows = [c / np.linalg.norm(c, axis=1, keepdims=True) for c in clients]
+    return np.sum(sum(r[k].sum(axis=0) for r, k in zip(rows, selections, strict=True)) ** 2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_selections_objective_and_bytes(method, rounds, reference):
+    clients = reference.draw(0, clients=6, pool=10)
+    budgets = [1, 2, 3, 4, 5, 9]
+    found = coordinate(clients, budgets, method, rounds)
+    assert [len(kept) for kept in found.selections] == budgets
+    assert all((np.diff(kept) > 0).all() for kept in found.selections)
+    assert found.objective == pytest.approx(value(clients, found.selections), rel=1e-5)
+    assert len(found.history) == rounds
+    assert found.bytes_up == sum(closed.bytes_up for closed in found.history)
+    assert found.bytes_down == sum(closed.bytes_down for closed in found.history)
+    for closed in found.history:
+        assert closed.bytes_up > 6 * 6 * 4
+        assert closed.answered == 6
+        assert (closed.integer is None) == (method == "alternating")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_run_and_scale_does_not_matter(method, reference):
+    clients = reference.draw(1, clients=5, pool=12)
+    first, second = (coordinate(clients, 4, method, 3, seed=7) for _ in range(2))
+    scaled = coordinate([c * 2.0**k for k, c in enumerate(clients)], 4, method, 3, seed=7)
+    for other in (second, scaled):
+        assert [k.tolist() for k in first.selections] == [k.tolist() for k in other.selections]
+        assert first.history == other.history
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gradient_matrices_and_arrays_are_alike(method, reference):
+    clients = reference.draw(2, clients=4, pool=12)
+    arrays, matrices = coordinate(clients, 4, method, 3), coordinate([Rows(c) for c in clients], 4, method, 3)
+    assert [k.tolist() for k in arrays.selections] == [k.tolist() for k in matrices.selections]
+
+
+def test_small_pools_stay_out_of_the_exchange(reference):
+    clients = [*reference.draw(3, clients=3, pool=12), np.eye(6)[:3], np.eye(6)[:4]]
+    found = coordinate(clients, [4, 4, 4, 3, 1], minimum_pool=5)
+    assert found.selections[3].tolist() == [0, 1, 2]
+    assert len(found.selections[4]) == 1
+    assert found.history[0].answered == 3
+    alone = Client("x", np.eye(3), 3, run="r")
+    assert not alone.takes_part
+    with pytest.raises(InputError, match="stays out of the exchange"):
+        alone.begin()
+    nobody = coordinate([np.eye(3)], 3)
+    assert nobody.history == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_zero_gradient_is_no_trouble(method):
+    clients = [np.vstack([np.zeros(4), np.random.default_rng(k).normal(size=(6, 4))]) for k in range(3)]
+    found = coordinate(clients, 3, method, 2)
+    assert np.isfinite(found.objective)
+    everything_zero = coordinate([np.zeros((5, 4))] * 2, 2, method, 2)
+    assert everything_zero.objective == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_drop_outs_cost_little(method, reference):
+    clients = reference.draw(4, clients=30, pool=20, dimension=20)
+    rng = np.random.default_rng(0)
+    gone = rng.random((30, 7)) < 0.3
+    steady = coordinate(clients, 4, method, 6)
+    found = coordinate(clients, 4, method, 6, missing=lambda client, round: bool(gone[client, round]))
+    assert all(closed.answered < 30 for closed in found.history)
+    assert found.objective <= coordinate(clients, 4, method, 0).objective
+    assert found.objective <= 1.5 * steady.objective + 10
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_secure_and_plain_select_alike(method, reference):
+    clients = reference.draw(5, clients=5, pool=12)
+    plain, hidden = coordinate(clients, 4, method, 3), coordinate(clients, 4, method, 3, secure=True)
+    assert [k.tolist() for k in plain.selections] == [k.tolist() for k in hidden.selections]
+    for ours, theirs in zip(hidden.history, plain.history, strict=True):
+        assert ours.relaxed == pytest.approx(theirs.relaxed, rel=1e-4)
+        assert ours.bytes_up > theirs.bytes_up
+
+
+def test_secure_with_drop_outs(reference):
+    clients = reference.draw(6, clients=8, pool=12)
+    found = coordinate(clients, 4, rounds=3, secure=True, missing=lambda client, round: client == 2 and round < 2)
+    assert found.history[0].answered == 7
+    assert found.history[2].answered == 7  # its first answer would be alone in a sum of differences
+    assert len(found.selections[2]) == 4
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(InputError, match="unknown coordination method 'corective': did you mean 'corrective'"):
+        coordinate([np.eye(3)], 1, "corective")
+    with pytest.raises(InputError, match="budgets must have one entry a client: got 1 for 2"):
+        coordinate([np.eye(3)] * 2, [1])
+    with pytest.raises(InputError, match="clients is empty"):
+        coordinate([], 1)
+    with pytest.raises(InputError, match="unknown option for coordination method 'corrective' 'diagonal'"):
+        coordinate([np.eye(3)], 1, diagonal="zero")
+    with pytest.raises(InputError, match="rounds must be at least 0"):
+        coordinate([np.eye(3)], 1, rounds=-1)
+    with pytest.raises(InputError, match="no client has answered"):
+        coordinate([np.eye(3)], 1, missing=lambda client, round: True)
+    assert "coordinate" in dir(coreplay)

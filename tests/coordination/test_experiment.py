@@ -1,0 +1,70 @@
+"""The experiment on generated clients, its bound, its report and its command."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from coreplay.cli import app
+from coreplay.errors import InputError
+from coreplay.experiments.coordination import CoordinationStudy, draw_clients, joint_bound, run
+from coreplay.report.coordination import markdown, write
+
+SMALL = CoordinationStudy(clients=6, pool=10, budget=3, dimension=8, rounds=(0, 2), seed=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bound_holds_the_optimum_of_a_general_solver(seed, reference):
+    clients = [np.float32(rows) for rows in reference.draw(seed, clients=4, pool=7, dimension=9)]
+    _, best = reference.joint([rows.astype(float) for rows in clients], [2] * 4)
+    lower, upper = joint_bound(clients, 2, tolerance=1e-6)
+    assert lower <= best * (1 + 1e-5) + 1e-6
+    assert upper >= best * (1 - 1e-5) - 1e-6
+    assert upper - lower <= 1e-5 * max(best, 1)
+
+
+def test_a_budget_of_the_whole_pool_has_no_choice():
+    rows = np.float32([[1, 0], [0, 1]])
+    assert joint_bound([rows], 2) == pytest.approx((2.0, 2.0))
+
+
+def test_clients_are_the_same_for_a_seed_and_differ_between_seeds():
+    first, again = draw_clients(SMALL), draw_clients(SMALL)
+    other = draw_clients(CoordinationStudy(clients=6, pool=10, budget=3, dimension=8, seed=2))
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert not (first[0] == other[0]).all()
+
+
+def test_run_and_report(tmp_path):
+    steps = []
+    result = run(SMALL, progress=lambda done, total: steps.append((done, total)))
+    assert steps[-1] == (5, 5)
+    assert all(o.objective >= result.lower for o in result.outcomes)
+    table = markdown(result)
+    assert table.count("\n") == 6
+    paths = write(result, tmp_path)
+    assert all(path.stat().st_size > 0 for path in paths)
+    assert json.loads(paths[0].read_text())["config"]["clients"] == 6
+
+
+def test_command(tmp_path):
+    words = ["coordinate", "--clients", "5", "--pool", "8", "--dimension", "6", "--rounds", "0", "1"]
+    found = CliRunner().invoke(app, [*words, "-o", str(tmp_path), "--json"])
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.stdout)
+    assert {(o["method"], o["rounds"]) for o in result["outcomes"]} == {
+        (m, r) for m in ("alternating", "corrective") for r in (0, 1)
+    }
+    assert (tmp_path / "convergence.png").exists()
+    shown = CliRunner().invoke(app, [*words, "-o", str(tmp_path)])
+    assert "| rounds |" in shown.stdout
+    assert "coreplay coordinate --clients 200" in CliRunner().invoke(app, ["coordinate", "--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"clients": 0}, {"concentration": 0.0}, {"methods": ("x",)}, {"rounds": ()}, {"rounds": (-1,)}]
+)
+def test_wrong_parameters_are_refused(wrong):
+    with pytest.raises(InputError):
+        CoordinationStudy(**wrong)
