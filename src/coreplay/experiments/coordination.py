@@ -112,7 +112,8 @@ def joint_bound(
 ) -> tuple[float, float]:
     """Return a proven lower bound of the joint relaxation and the value of a point of it, closer than `tolerance`.
 
-    >>> joint_bound([np.float32([[1, 0], [0, 1]]), np.float32([[1, 0], [-1, 0]])], 1)
+    >>> value, bound = joint_bound([np.float32([[1, 0], [0, 1]]), np.float32([[1, 0], [-1, 0]])], 1)
+    >>> round(value, 9), round(bound, 9)
     (0.0, 0.0)
     """
     stacked = np.concatenate(clients).astype(np.float64)
