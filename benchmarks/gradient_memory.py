@@ -35,7 +35,7 @@ def measure(task, logits, n, limit, shortest):
 
 def apart(task, logits, n, limit, shortest=None):
     """Measure in a process of its own: base and peak in megabytes, seconds."""
-    command = [sys.executable, __file__, "--task", task, "--logits", logits]
+    command = [sys.executable, "-m", "benchmarks.gradient_memory", "--task", task, "--logits", logits]
     command += ["--samples", str(n), "--limit", str(limit), "--shortest", str(shortest or TOKENS)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [float(word) for word in output.split()[-3:]]
