@@ -257,7 +257,8 @@ def demo(
     from coreplay.experiments.near_optimality import NearOptimality
 
     for mixture in ("uncentred", "literal"):
-        _near_optimality(NearOptimality(repeats=400, mixture=mixture), output / mixture, resume=True)
+        folder = output / mixture
+        _near_optimality(NearOptimality(repeats=200, mixture=mixture), folder, resume=folder.exists())
 
 
 def _near_optimality(
@@ -267,7 +268,11 @@ def _near_optimality(
     from coreplay.report.near_optimality import markdown, write
 
     with _progress(f"{config.mixture} mixture", quiet=as_json) as progress:
-        result = run(config, output, resume=resume, workers=workers, progress=progress)
+        try:
+            result = run(config, output, resume=resume, workers=workers, progress=progress)
+        except KeyboardInterrupt:
+            typer.echo(f"interrupted: what is done is in {output}; go on with --resume", err=True)
+            raise typer.Exit(130) from None
     paths = write(result, output)
     if as_json:
         typer.echo(json.dumps(result.to_json()))

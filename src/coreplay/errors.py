@@ -8,13 +8,15 @@ class InputError(ValueError):
     """Wrong input, found before any long work starts; the command line shows it without a traceback."""
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
+def unknown(kind: str, name: object, known: Iterable[str], *, of: str = "") -> InputError:
     """Build the error for a name that is not among `known`, with the nearest one as the suggestion.
 
     >>> print(unknown("method", "polishd", ["exact", "polished"]))
     unknown method 'polishd': did you mean 'polished'? (known: exact, polished)
+    >>> print(unknown("option", "x", [], of=" of method 'herding'"))
+    unknown option 'x' of method 'herding' (known: none)
     """
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f" did you mean '{near[0]}'?" if near else ""
-    return InputError(f"unknown {kind} {str(name)!r}:{hint} (known: {', '.join(names) or 'none'})")
+    hint = f": did you mean '{near[0]}'?" if near else ""
+    return InputError(f"unknown {kind} {str(name)!r}{of}{hint} (known: {', '.join(names) or 'none'})")

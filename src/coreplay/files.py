@@ -19,8 +19,12 @@ def replacing(target: Path | str) -> Iterator[Path]:
     The temporary file keeps the suffix of the target, because writers choose a format by it.
     """
     target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".writing-{secrets.token_hex(8)}{target.suffix}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+    except OSError as error:
+        raise InputError(f"{str(target)!r} can't be written: {error.strerror}; choose another place") from None
     try:
         yield temporary
         with temporary.open("rb") as stream:
@@ -77,5 +81,6 @@ def read_arrays(path: Path | str) -> dict[str, Any]:
             f"file {str(path)!r} claims to hold more numbers than fit into memory: is it damaged?"
         ) from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
-        raise InputError(f"file {str(path)!r} can't be read as {path.suffix[1:]}: {error}") from None
+        reason = "it is damaged, or holds Python objects instead of numbers" if "pickle" in str(error) else error
+        raise InputError(f"file {str(path)!r} can't be read as {path.suffix[1:]}: {reason}") from None
     raise InputError(f"file {str(path)!r} has suffix {path.suffix!r}: pass a .npy, .npz or .safetensors file")

@@ -60,5 +60,5 @@ class Registry(Generic[F]):
         known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
         for option in given:
             if option not in known:
-                raise unknown(f"option for {self.kind} {name!r}", option, known)
+                raise unknown("option", option, known, of=f" of {self.kind} {name!r}")
         return dict(given)

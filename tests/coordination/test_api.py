@@ -112,7 +112,7 @@ def test_wrong_arguments_are_named():
         coordinate([np.eye(3)] * 2, [1])
     with pytest.raises(InputError, match="clients is empty"):
         coordinate([], 1)
-    with pytest.raises(InputError, match="unknown option for coordination method 'corrective' 'diagonal'"):
+    with pytest.raises(InputError, match="unknown option 'diagonal' of coordination method 'corrective'"):
         coordinate([np.eye(3)], 1, diagonal="zero")
     with pytest.raises(InputError, match="rounds must be at least 0"):
         coordinate([np.eye(3)], 1, rounds=-1)

@@ -41,7 +41,10 @@ WRONG = {
     "budget bool": ({"gradients": ROWS, "budget": True}, "budget must be a whole number: got True"),
     "method": ({"gradients": ROWS, "method": "polishd"}, "unknown method 'polishd': did you mean 'polished'"),
     "option": ({"gradients": ROWS, "method": "exact", "time_limt": 3}, "did you mean 'time_limit'"),
-    "no such option": ({"gradients": ROWS, "method": "herding", "x": 3}, r"unknown option .* 'x': \(known: none\)"),
+    "no such option": (
+        {"gradients": ROWS, "method": "herding", "x": 3},
+        r"unknown option 'x' of method 'herding' \(known: none\)",
+    ),
     "seed": ({"gradients": ROWS, "seed": -1}, "seed must be at least 0: got -1"),
     "time limit": ({"gradients": ROWS, "method": "exact", "time_limit": 0}, "time_limit must be a positive"),
     "proportion": (
@@ -50,6 +53,11 @@ WRONG = {
     ),
     "growth": ({"gradients": ROWS, "method": "gss_clustering", "growth": 0}, "growth must be positive: got 0"),
     "references": ({"gradients": ROWS, "method": "gss_greedy", "references": 0}, "references must be at least 1"),
+    "moves": ({"gradients": ROWS, "moves": "abc"}, "moves must be a whole number: got 'abc'"),
+    "time limit text": (
+        {"gradients": ROWS, "method": "exact", "time_limit": "x"},
+        "time_limit must be a number: got 'x'",
+    ),
     "nodes": ({"gradients": ROWS, "method": "gss_iqp", "nodes": 0}, "nodes must be at least 1"),
     "new missing": (
         {"gradients": ROWS, "method": "fixed_proportion"},

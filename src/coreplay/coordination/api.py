@@ -120,10 +120,16 @@ def coordinate(
     chosen = make_method(method, **options)
     shared: dict[str, Any] = {"run": RUN, "period": whole_number(period, "period", least=0), "method": chosen}
     seed = whole_number(seed, "seed", least=0)
-    everyone = [
-        Client(str(k), gradients, budget, seed=seed, minimum_pool=minimum_pool, **shared)
-        for k, (gradients, budget) in enumerate(zip(clients, sizes, strict=True))
-    ]
+    everyone = []
+    for k, (gradients, budget) in enumerate(zip(clients, sizes, strict=True)):
+        try:
+            everyone.append(Client(str(k), gradients, budget, seed=seed, minimum_pool=minimum_pool, **shared))
+        except InputError as error:
+            raise InputError(f"clients[{k}]: {error}") from None
+    lengths = [len(client.pool.combine(np.zeros(client.pool.size))) for client in everyone]
+    for k, length in enumerate(lengths):
+        if length != lengths[0]:
+            raise InputError(f"clients[{k}] has length {length} but clients[0] has {lengths[0]}: gradients must agree")
     taking = {k: client for k, client in enumerate(everyone) if client.takes_part}
     absent = missing or (lambda client, round: False)
     history: list[RoundReport] = []
@@ -131,8 +137,7 @@ def coordinate(
     refused: list[Receipt] = []
     if taking and rounds:
         budget_of = {client.name: client.pool.budget for client in taking.values()}
-        dimension = len(next(iter(taking.values())).pool.combine(np.zeros(next(iter(taking.values())).pool.size)))
-        server = Server(budget_of, dimension, rounds, tolerance=tolerance, **shared)
+        server = Server(budget_of, lengths[0], rounds, tolerance=tolerance, **shared)
         while not server.done:
             final, report = _round(server, taking, final, absent, secure, threshold)
             history.append(report)
@@ -211,7 +216,7 @@ def _objective(clients: list[Client], selections: list[Ints]) -> float:
 
 def _budgets(budgets: Any, clients: int) -> list[int]:
     if clients == 0:
-        raise InputError("clients is empty: pass one gradient matrix or array a client")
+        raise InputError("clients is empty: pass a list with one gradient matrix or array a client")
     if isinstance(budgets, Sequence | np.ndarray) and not isinstance(budgets, str):
         if len(budgets) != clients:
             raise InputError(f"budgets must have one entry a client: got {len(budgets)} for {clients} clients")

@@ -184,6 +184,8 @@ def _claim(folder: Path, config: NearOptimality, resume: bool) -> None:
         folder / "config.json",
         asdict(config) | {"sizes": list(config.sizes), "methods": list(config.methods)},
     )
+    if resume and not stamp.exists():
+        raise InputError(f"--resume: there is no run in {str(folder)!r}: leave --resume out, or correct --output")
     if stamp.exists():
         if not resume:
             raise InputError(f"output {str(folder)!r} holds a run already: pass --resume to go on, or another --output")

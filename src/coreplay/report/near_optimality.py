@@ -33,7 +33,7 @@ def markdown(result: Result) -> str:
     """Return the summary as Markdown, one table a pool size, best method first."""
     config = result.config
     lines = [
-        f"Ratio of the objective to the optimum; {config.mixture} mixture, N = {config.budget}, "
+        f"Ratio of the objective to the optimum (1 is best); {config.mixture} mixture, N = {config.budget}, "
         f"d = {config.dimension}, {config.repeats} repeats, seed {config.seed}. "
         "Time is the median of one selection from a given gram."
     ]

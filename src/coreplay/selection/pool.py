@@ -125,11 +125,20 @@ def whole_number(value: Any, name: str, *, least: int) -> int:
     return int(value)
 
 
+def number(value: Any, name: str) -> float:
+    """Return a numeric argument, or say what is wrong with it."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+        raise InputError(f"{name} must be a number: got {value!r}")
+    return float(value)
+
+
 def _numbers(array: Any, name: str) -> NDArray[np.floating[Any]]:
     try:
         out = np.asarray(array)
     except ValueError:
         raise InputError(f"{name} must be an array of numbers: its rows differ in length") from None
+    except RuntimeError as error:  # a torch tensor that requires grad
+        raise InputError(f"{name} can't be read as an array: {error}") from None
     if out.dtype.kind not in "fiub":
         raise InputError(f"{name} must be an array of numbers: got dtype {out.dtype}")
     return out if out.dtype in (np.float32, np.float64) else out.astype(np.float64)

@@ -77,10 +77,12 @@ class SecureServer:
         self.bounds = dict(bounds)
         self._stamp = (run, period, round)
         self.threshold = default_threshold(len(self.bounds)) if threshold is None else threshold
-        if not len(self.bounds) // 2 < self.threshold <= len(self.bounds) or len(self.bounds) < 2:
+        if len(self.bounds) < 2:
+            raise InputError(f"a secure sum needs at least 2 clients: got {len(self.bounds)}; do without it")
+        if not len(self.bounds) // 2 < self.threshold <= len(self.bounds):
             raise InputError(
-                f"threshold must be more than half of the clients, and these at least 2: "
-                f"got {self.threshold} for {len(self.bounds)}"
+                f"threshold must be more than half of the {len(self.bounds)} clients, and not more than all: "
+                f"got {self.threshold}"
             )
         self._keys: dict[str, Keys] = {}
         self._shares: dict[str, Shares] = {}

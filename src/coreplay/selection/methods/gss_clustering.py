@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coreplay.errors import InputError
 from coreplay.selection.api import selector
-from coreplay.selection.pool import Pool
+from coreplay.selection.pool import Pool, number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -76,6 +76,6 @@ def _cluster(K: Floats, stream: Ints, budget: int, growth: float, rng: np.random
 @selector("gss_clustering")
 def gss_clustering(pool: Pool, budget: int, rng: np.random.Generator, *, growth: float = 0.1) -> Ints:
     """Stream the pool in random order and keep cluster centres, as GSS clustering does; then fill up."""
-    if not growth > 0:
+    if not number(growth, "growth") > 0:
         raise InputError(f"growth must be positive: got {growth}")
     return np.asarray(_cluster(pool.gram, rng.permutation(pool.size), budget, growth, rng))

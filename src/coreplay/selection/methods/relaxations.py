@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from coreplay.selection.api import selector
 from coreplay.selection.capped_simplex import minimise
-from coreplay.selection.pool import Pool
+from coreplay.selection.pool import Pool, whole_number
 from coreplay.selection.swaps import polish, scatter, top
 
 Ints = NDArray[np.int64]
@@ -27,4 +27,5 @@ def relaxation(pool: Pool, budget: int, rng: np.random.Generator) -> Ints:
 @selector("polished")
 def polished(pool: Pool, budget: int, rng: np.random.Generator, *, moves: int | None = None) -> Ints:
     """Start from the non-convex relaxation and exchange samples while it pays, then search on: the default."""
+    moves = None if moves is None else whole_number(moves, "moves", least=0)
     return polish(pool.gram, budget, rng, moves=moves)[0]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from coreplay.errors import InputError
 from coreplay.selection.api import selector
-from coreplay.selection.pool import Pool
+from coreplay.selection.pool import Pool, number
 
 Ints = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ def approximate_uniform(pool: Pool, budget: int, rng: np.random.Generator) -> In
 @selector("fixed_proportion")
 def fixed_proportion(pool: Pool, budget: int, rng: np.random.Generator, *, proportion: float = 0.5) -> Ints:
     """Sample a fixed proportion of the budget from the new samples and the rest from the old (needs new=)."""
-    if not 0.0 < proportion < 1.0:
+    if not 0.0 < number(proportion, "proportion") < 1.0:
         raise InputError(f"proportion must be between 0 and 1: got {proportion}")
     new, old = pool.split("fixed_proportion")
     return _draw(new, old, budget, budget * proportion, rng)
