@@ -42,7 +42,7 @@ def load(name: str, **options: Any) -> FederatedStream:
     """Make a stream from a source; what had to be skipped is in its `notes` and issued as `DataWarning`.
 
     >>> load("synthetic", clients=3, periods=2, seed=1)
-    FederatedStream(3 clients, 2 periods, 100 train + 25 test samples)
+    FederatedStream(3 clients, 2 periods, 69 train + 12 test samples)
     """
     known = _known()
     stream = known[name](**known.options(name, options))

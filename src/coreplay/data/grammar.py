@@ -21,7 +21,7 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Grammar:
-    """Slots with their values, intents with their patterns (literal, slot, literal, ...), domains with their intents."""
+    """Slots with their values, intents with their patterns (literal, slot, literal, ...), domains with intents."""
 
     slots: dict[str, tuple[str, ...]]
     intents: dict[str, tuple[tuple[str, ...], ...]]

@@ -130,7 +130,7 @@ def cut_by_order(order: NDArray[Any], rule: Periods) -> Cut:
 
     >>> cut = cut_by_order(np.array([5, 1, 9, 7, 3, 3]), Periods(number=2, test=0.5))
     >>> cut.period.tolist(), cut.test.tolist()
-    ([1, 0, 1, 1, 0, 0], [False, False, True, True, True, True])
+    ([1, 0, 1, 1, 0, 0], [False, False, True, False, True, True])
     """
     number = rule.number or 10
     ranked = np.sort(order)

@@ -1,7 +1,7 @@
 """Git histories: authors are the clients, commit subjects the texts, author times the times.
 
-Anybody with a few repositories has a real stream with real users and real times. Identities are joined on e-mail address or
-full name and replaced by pseudonyms; links, addresses and names are scrubbed from the texts.
+Anybody with a few repositories has a real stream with real users and real times. Identities are joined on e-mail
+address or full name and replaced by pseudonyms; links, addresses and names are scrubbed from the texts.
 """
 
 import re
@@ -50,8 +50,8 @@ def git(
 ) -> FederatedStream:
     """Make a stream of git repositories: authors, commit subjects and times, scrubbed, under pseudonyms.
 
-    Without a `salt` the pseudonyms are new each time and can't be traced; with one they can be made again. Merges, bots,
-    fix-up commits and subjects of fewer or more words than `words` are left out.
+    Without a `salt` the pseudonyms are new each time and can't be traced; with one they can be made again. Merges,
+    bots, fix-up commits and subjects of fewer or more words than `words` are left out.
     """
     paths = [repositories] if isinstance(repositories, str | Path) else list(repositories)
     if not paths:

@@ -4,10 +4,10 @@ Client m says intent i in period t with probability
 
     p_mt(i) ∝ a_m(i) · exp(drift · w_t(i)) · season_t(i) · born_t(i)
 
-a_m(i) ~ Gamma(alpha), so that a client's preferences are Dirichlet(alpha); w_t a random walk of unit steps; season_t(i) =
-1 + seasonality · cos(2π(t/season − φ_i)) for a third of the intents, which so leave and return; born_t(i) = 0 before the
-period in which a new intent appears. A habit is a client's own way to say things: with probability `habits` it takes its
-own favourite pattern and its own few favourite values of a slot.
+a_m(i) ~ Gamma(alpha), so that a client's preferences are Dirichlet(alpha); w_t a random walk of unit steps; season_t(i)
+= 1 + seasonality · cos(2π(t/season − φ_i)) for a third of the intents, which so leave and return; born_t(i) = 0 before
+the period in which a new intent appears. A habit is a client's own way to say things: with probability `habits` it
+takes its own favourite pattern and its own few favourite values of a slot.
 """
 
 from dataclasses import dataclass
