@@ -81,12 +81,16 @@ def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
         text = raw.columns["text"][k]
         if text is None or (isinstance(text, str) and not text.strip()):
             empty.append(raw.where(k))
-        elif check and row in seen:
+            continue
+        for role, value in zip(raw.columns, row, strict=True):
+            if isinstance(value, list | dict):
+                raise raw.error(k, role, "must be a string or a number, not several")
+        if check and row in seen:
             twice.append(raw.where(k))
-        else:
-            kept.append(k)
-            if check:
-                seen.add(row)
+            continue
+        kept.append(k)
+        if check:
+            seen.add(row)
     notes = counted("empty text", empty, "skipped")
     notes += counted("the same client, time, text and all", twice, "skipped as duplicates (duplicates='keep' keeps)")
     if not kept:

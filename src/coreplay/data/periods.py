@@ -133,8 +133,8 @@ def cut_by_order(order: NDArray[Any], rule: Periods) -> Cut:
     ([1, 0, 1, 1, 0, 0], [False, False, True, False, True, True])
     """
     number = rule.number or 10
-    ranked = np.sort(order)
-    edges = ranked[[-(-len(order) * k // number) for k in range(1, number)]] if number > 1 else ranked[:0]
+    cuts = (-(-len(order) * k // number) for k in range(1, number))
+    edges = np.sort(order)[[cut for cut in cuts if cut < len(order)]]
     period = np.searchsorted(edges, order, side="right").astype(np.int64)
     return Cut(period, last_of_each(period, order, rule.test), number)
 

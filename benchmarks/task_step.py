@@ -1,0 +1,89 @@
+"""A TinyBERT training step: logits at masked places and batches of like length, against transformers' own padded loss.
+
+Both sides see the same samples with the same masks, 32 a batch, from the same weights, in one run; losses must agree.
+
+    python -m benchmarks.task_step [STREAM.jsonl.gz]
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.common import header, line, pair
+from coreplay.data import Samples, load
+from coreplay.tasks import Batch, batches
+from coreplay.tasks.bert import Size
+from coreplay.tasks.kinds.masked_lm import MaskedLM
+from coreplay.tasks.vocabulary import Vocabulary
+from coreplay.tasks.wordpiece import tokenizer, train
+
+WORDS, BATCH, SAMPLES, REPEATS = 30_522, 32, 256, 5
+
+
+def padded(task: MaskedLM, samples: Samples, width: int | None) -> list[Batch]:
+    """Return batches in the order of the samples as transformers' collator makes them: labels everywhere, padding."""
+    made = []
+    for start in range(0, len(samples), BATCH):
+        batch = task.collate(samples[start : start + BATCH], epoch=0)
+        n, tokens = batch["input_ids"].shape
+        to = width or tokens
+        labels = torch.full((n, to + 1), -100)
+        real = batch["targets"] != -100
+        labels.scatter_(1, torch.where(real, batch["positions"], to), batch["targets"])
+        wide = {name: torch.zeros(n, to, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+        for name, tensor in wide.items():
+            tensor[:, :tokens] = batch[name]
+        made.append(wide | {"labels": labels[:, :to].contiguous()})
+    return made
+
+
+def epoch(model: Any, given: list[Batch], loss: Callable[[Any, Batch], torch.Tensor], optimiser: Any) -> None:
+    """Take one step a batch; without an optimiser, only up to the gradients."""
+    for batch in given:
+        model.zero_grad()
+        loss(model, batch).backward()
+        if optimiser is not None:
+            optimiser.step()
+
+
+def mean_loss(model: Any, given: list[Batch], loss: Callable[[Any, Batch], torch.Tensor]) -> float:
+    """Return the mean over all masked places; `loss` is the mean over those of a batch."""
+    places = [int((batch.get("targets", batch.get("labels")) != -100).sum()) for batch in given]
+    with torch.no_grad():
+        return sum(float(loss(model, b)) * n for b, n in zip(given, places, strict=True)) / sum(places)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    header("torch", "transformers", "tokenizers")
+    stream = load("files", path=sys.argv[1]) if len(sys.argv) > 1 else load("synthetic", seed=1)
+    first = stream.of_period(0)
+    pieces = train(first.texts, WORDS)
+    pieces += [f"[unused{k}]" for k in range(WORDS - len(pieces))]
+    task = MaskedLM(Vocabulary(tokenizer(pieces)), Size(dropout=0.0), share=0.15, seed=0, start=None)
+    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(0))[:SAMPLES].numpy()
+    samples = first[order]
+    lengths = task.lengths(samples)
+    print(f"{len(samples)} samples, {lengths.mean():.1f} pieces on average, {lengths.max()} at most; {WORDS} words")
+    ours = list(batches(task, samples, BATCH, seed=0, epoch=0))
+    for what, width in (("padded to the longest of the batch", None), ("padded to 64", 64)):
+        theirs = padded(task, samples, width)
+        mine, other = task.model(0).eval(), task.model(0).eval()
+        sides = (
+            (mine, ours, task.loss),
+            (other, theirs, lambda model, batch: model(**batch).loss),
+        )
+        found = [mean_loss(*side) for side in sides]
+        adam = [torch.optim.AdamW(side[0].parameters(), lr=0.0, weight_decay=0.0) for side in sides]
+        for name, optimisers in (("loss and gradients", [None, None]), ("with an AdamW step", adam)):
+            steps = [partial(epoch, *side, optimiser) for side, optimiser in zip(sides, optimisers, strict=True)]
+            a, b = pair(steps[0], steps[1], repeats=REPEATS)
+            note = f"losses {found[0]:.6f}, {found[1]:.6f}"
+            line(f"{name}, {what}", a / len(ours), b / len(theirs), ">= 3x", note)
+
+
+if __name__ == "__main__":
+    main()
