@@ -1,6 +1,7 @@
 """Divergences against their definition, the description of a stream, and the commands as a user runs them."""
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,12 +11,40 @@ from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_array
 from scipy.spatial.distance import jensenshannon
 
+from coreplay.cli import main
 from coreplay.data import FederatedStream, load, save
 from coreplay.data.describe import describe
 from coreplay.data.divergence import between_rows, jensen_shannon, to_the_rest
 from coreplay.report.stream import markdown, write
 from tests.data.shared import needs_shared_data, real
-from tests.test_cli import coreplay
+
+PERSON = {"NAME": "Ann Lee", "EMAIL": "ann@example.org"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def coreplay(capsys, monkeypatch):
+    """Run the command line in this process, which saves the time of the imports."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["coreplay", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capsys.readouterr()
+        return Shown(int(ended.value.code or 0), written.out, written.err)
+
+    return run
+
 
 COUNTS = arrays(np.float64, (4, 6), elements=st.integers(0, 9).map(float))
 
@@ -61,7 +90,7 @@ def test_one_client_or_one_period_can_be_described(tmp_path):
     assert "| 0 | 2 | 1 |  |" in markdown("alone", text)
 
 
-def test_describe_command(tmp_path):
+def test_describe_command(tmp_path, coreplay):
     save(load("synthetic", clients=12, periods=3), tmp_path / "s.parquet")
     shown = coreplay("data", "describe", tmp_path / "s.parquet", "--figure", tmp_path / "s.png")
     assert shown.returncode == 0, shown.stderr
@@ -75,7 +104,7 @@ def test_describe_command(tmp_path):
     assert told["heterogeneity"] > told["heterogeneity_random"]
 
 
-def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path):
+def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path, coreplay):
     lines = ["who,said,at", *(f"u{k % 3},text {k},2026-01-{1 + k % 28:02d}" for k in range(60)), "u1,,2026-01-02"]
     (tmp_path / "log.csv").write_text("\n".join(lines))
     named = ("--client", "who", "--text", "said", "--timestamp", "at", "--days", "7", "--periods", "4")
@@ -91,7 +120,7 @@ def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path):
     assert coreplay("data", "describe", tmp_path / "log.csv", *named, "--figure", "x.gif").returncode == 2
 
 
-def test_make_and_sources_commands(tmp_path):
+def test_make_and_sources_commands(tmp_path, coreplay):
     out = tmp_path / "s.parquet"
     shown = coreplay("data", "make", "digits", "-o", out, "--option", "clients=4", "--json")
     assert json.loads(shown.stdout)["samples"] == 1797
@@ -104,11 +133,11 @@ def test_make_and_sources_commands(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["sources", "make", "from-git", "describe"])
-def test_help_shows_an_example(command):
+def test_help_shows_an_example(command, coreplay):
     assert f"Example: coreplay data {command}" in coreplay("data", command, "--help").stdout
 
 
-def test_from_git_command(tmp_path):
+def test_from_git_command(tmp_path, coreplay):
     from tests.data.test_git import git
 
     git(tmp_path, "init", "-q", "repo")
@@ -124,12 +153,9 @@ def test_from_git_command(tmp_path):
     assert coreplay("data", "from-git", tmp_path, "-o", out).returncode == 2
 
 
-PERSON = {"NAME": "Ann Lee", "EMAIL": "ann@example.org"}
-
-
 @needs_shared_data
 @pytest.mark.parametrize("name", ["apache_commits", "debian_changelogs", "slurp_speakers"])
-def test_the_real_streams_can_be_described(name, tmp_path):
+def test_the_real_streams_can_be_described(name, tmp_path, coreplay):
     shown = coreplay("data", "describe", real(name), "--figure", tmp_path / "s.png", "--json")
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["drift_first_last"] > 1.5 * json.loads(shown.stdout)["drift_first_last_random"]

@@ -1,7 +1,7 @@
 """`load` and the registry of sources.
 
 A source is a function of keyword options that returns a `FederatedStream`, registered with `source` in a file of its
-own in `coreplay.data.sources`, or in any module of yours.
+own in `coreplay.data.kinds`, or in any module of yours.
 """
 
 import pkgutil
@@ -22,8 +22,8 @@ source = _registry.register
 
 @cache
 def _known() -> Registry[Source]:
-    """Return the registry with our own sources in it: each module of `sources` registers on import."""
-    package = import_module("coreplay.data.sources")
+    """Return the registry with our own sources in it: each module of `kinds` registers on import."""
+    package = import_module("coreplay.data.kinds")
     for module in pkgutil.iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     return _registry

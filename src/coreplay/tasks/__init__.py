@@ -1,8 +1,8 @@
 """Tasks: a model, a per-sample loss, a collate function and a metric, for a stream."""
 
 from coreplay.tasks.api import make, task, tasks
+from coreplay.tasks.base import Batch, Tally, Task, batches, evaluate, tally
 from coreplay.tasks.metrics import PeriodMatrix, forgetting, relative_change
-from coreplay.tasks.task import Batch, Tally, Task, batches, evaluate, tally
 
 __all__ = [
     "Batch",

@@ -12,7 +12,7 @@ from typing import Any
 
 from coreplay.data import FederatedStream
 from coreplay.registry import Registry
-from coreplay.tasks.task import Task
+from coreplay.tasks.base import Task
 
 Maker = Callable[..., Task]
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from coreplay.errors import InputError
-from coreplay.tasks.task import seeded
+from coreplay.tasks.base import seeded
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.tasks.api import task
-from coreplay.tasks.task import Batch, Task, seeded
+from coreplay.tasks.base import Batch, Task, seeded
 
 
 class ImageClassification(Task):

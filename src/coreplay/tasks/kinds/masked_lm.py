@@ -18,9 +18,9 @@ from torch.nn import functional
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.tasks.api import task
+from coreplay.tasks.base import Batch, Task
 from coreplay.tasks.bert import Size, fresh, pretrained
 from coreplay.tasks.masking import EVALUATION, IGNORED, mask
-from coreplay.tasks.task import Batch, Task
 from coreplay.tasks.vocabulary import Vocabulary
 
 EVALUATION_SEED = 0  # for every run alike, so that perplexities can be compared

@@ -12,9 +12,9 @@ from torch.nn import functional
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.tasks.api import task
+from coreplay.tasks.base import Batch, Task
 from coreplay.tasks.bert import Size, fresh, pretrained
 from coreplay.tasks.kinds.image_classification import known_labels
-from coreplay.tasks.task import Batch, Task
 from coreplay.tasks.vocabulary import Vocabulary
 
 
