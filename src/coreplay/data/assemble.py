@@ -1,5 +1,6 @@
 """From raw columns to a stream: check every value, skip and count what is empty or twice there, cut, deal, limit."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,14 +38,14 @@ def assemble(
         raise InputError("clients come from a column, and there is none: name it, or deal rows with clients by label")
     if who.by not in ("column", "iid") and "label" not in raw:
         raise InputError(f"clients by {who.by} need a label column: name one with columns={{'label': ...}}")
-    texts = [_text(raw, k) for k in range(len(raw))]
+    texts = _texts(raw)
     labels = [None if value is None else str(value) for value in raw.columns["label"]] if "label" in raw else None
     seconds = unix_seconds(raw) if "timestamp" in raw else None
     cut = _cut(raw, when, seconds)
     test = _tests(raw, when, cut, seconds, texts)
     if who.by == "column":
-        client = [_client(raw, k) for k in range(len(raw))]
-        odd = sorted({c for c in client if {"/", "\\", "\0"} & set(c) or c in (".", "..")})
+        client = _clients(raw)
+        odd = sorted({c for c in set(client) if {"/", "\\", "\0"} & set(c) or c in (".", "..")})
         if odd:
             notes.append(
                 f"{len(odd)} client ids look like paths, first {odd[0]!r}: kept; ids are never used as file names"
@@ -74,49 +75,48 @@ def assemble(
 
 def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
     """Leave out rows without text and rows that are twice there."""
-    empty, twice, kept = [], [], []
-    seen: set[tuple[Any, ...]] = set()
-    check = duplicates == "skip" and "timestamp" in raw
-    for k, row in enumerate(zip(*raw.columns.values(), strict=True)):
-        text = raw.columns["text"][k]
-        if text is None or (isinstance(text, str) and not text.strip()):
-            empty.append(raw.where(k))
-            continue
-        for role, value in zip(raw.columns, row, strict=True):
-            if isinstance(value, list | dict):
-                raise raw.error(k, role, "must be a string or a number, not several")
-        if check and row in seen:
-            twice.append(raw.where(k))
-            continue
-        kept.append(k)
-        if check:
-            seen.add(row)
-    notes = counted("empty text", empty, "skipped")
-    notes += counted("the same client, time, text and all", twice, "skipped as duplicates (duplicates='keep' keeps)")
-    if not kept:
-        raise InputError(f"{raw.where(0)}: no row has a text")
+    for role in raw.columns:
+        raw.check(role, lambda value: not isinstance(value, list | dict), "must be a string or a number, not several")
+    texts = raw.columns["text"]
+    blank = [k for k, text in enumerate(texts) if not text or (isinstance(text, str) and text.isspace())]
+    empty = {k for k in blank if texts[k] is None or isinstance(texts[k], str)}
+    twice: set[int] = set()
+    if duplicates == "skip" and "timestamp" in raw:
+        first: dict[tuple[Any, ...], int] = {}
+        for k, row in enumerate(zip(*raw.columns.values(), strict=True)):
+            if first.setdefault(row, k) != k and k not in empty:
+                twice.add(k)
+    notes = counted("empty text", [raw.where(k) for k in sorted(empty)], "skipped")
+    again = [raw.where(k) for k in sorted(twice)]
+    notes += counted("the same client, time, text and all", again, "skipped as duplicates (duplicates='keep' keeps)")
     if not notes:
         return raw, notes
+    kept = [k for k in range(len(raw)) if k not in empty and k not in twice]
+    if not kept:
+        raise InputError(f"{raw.where(0)}: no row has a text")
     columns = {role: [values[k] for k in kept] for role, values in raw.columns.items()}
     return Raw(columns, lambda k: raw.where(kept[k]), raw.names), notes
 
 
-def _text(raw: Raw, row: int) -> str:
-    text = raw.columns["text"][row]
-    if not isinstance(text, str):
-        raise raw.error(row, "text", "the text must be a string")
+def _texts(raw: Raw) -> list[str]:
+    texts = raw.columns["text"]
+    raw.check("text", lambda value: isinstance(value, str), "the text must be a string")
     try:
-        text.encode()
+        "".join(texts).encode()
     except UnicodeEncodeError:
+        halves = re.compile("[\ud800-\udfff]")
+        row = next(k for k, text in enumerate(texts) if halves.search(text))
         raise raw.error(row, "text", "holds half of a surrogate pair, which is no character") from None
-    return text
+    return texts
 
 
-def _client(raw: Raw, row: int) -> str:
-    client = raw.columns["client"][row]
-    if isinstance(client, bool) or not isinstance(client, int | str) or client == "":
-        raise raw.error(row, "client", "the client must be a string or a whole number")
-    return str(client)
+def _clients(raw: Raw) -> list[str]:
+    problem = "the client must be a string or a whole number"
+    raw.check("client", lambda value: isinstance(value, str | int) and not isinstance(value, bool), problem)
+    clients = [str(client) for client in raw.columns["client"]]
+    if "" in clients:
+        raise raw.error(clients.index(""), "client", problem)
+    return clients
 
 
 def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
@@ -136,15 +136,22 @@ def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
 
 
 def _numbers(raw: Raw, role: str) -> NDArray[np.float64]:
-    values = np.empty(len(raw))
-    for k, value in enumerate(raw.columns[role]):
-        try:
-            values[k] = np.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            values[k] = np.nan
-        if not np.isfinite(values[k]):
-            raise raw.error(k, role, "must be a number")
+    given = raw.columns[role]
+    if set(map(type, given)) <= {int, float}:
+        values = np.array(given, dtype=np.float64)
+    else:
+        values = np.array([_number(value) for value in given])
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise raw.error(int(bad[0]), role, "must be a number")
     return values
+
+
+def _number(value: Any) -> float:
+    try:
+        return np.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return np.nan
 
 
 def _tests(raw: Raw, rule: Periods, cut: Cut, seconds: Ints | None, texts: list[str]) -> NDArray[np.bool_]:
@@ -166,7 +173,7 @@ def _tests(raw: Raw, rule: Periods, cut: Cut, seconds: Ints | None, texts: list[
         return last_of_each(cut.period, seconds, rule.test)
     if "split" not in raw:
         raise InputError("test_by='given' needs a split column: name one with columns={'split': ...} or --split")
-    for k, value in enumerate(raw.columns["split"]):
-        if value not in SPLITS:
-            raise raw.error(k, "split", "must be 'train' or 'test'")
+    if not set(raw.columns["split"]) <= set(SPLITS):
+        row = next(k for k, value in enumerate(raw.columns["split"]) if value not in SPLITS)
+        raise raw.error(row, "split", "must be 'train' or 'test'")
     return np.array([value == "test" for value in raw.columns["split"]])

@@ -71,6 +71,13 @@ class Raw:
     def __contains__(self, role: str) -> bool:
         return role in self.columns
 
+    def check(self, role: str, fits: Callable[[Any], bool], problem: str) -> None:
+        """Raise the error for the first value that does not fit; types are looked at first, which is fast."""
+        values = self.columns[role]
+        examples = dict(zip(map(type, values), values, strict=True))
+        if not all(map(fits, examples.values())):
+            raise self.error(next(k for k, value in enumerate(values) if not fits(value)), role, problem)
+
     def error(self, row: int, role: str, problem: str) -> InputError:
         """Return the error for one value: file, line, column, value, remedy."""
         value = repr(self.columns[role][row])

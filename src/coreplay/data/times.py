@@ -19,9 +19,12 @@ def unix_seconds(raw: Raw, role: str = "timestamp") -> NDArray[np.int64]:
     Times with a zone are converted, also when zones differ; a column wholly without zones is read as UTC. A column that
     mixes kinds would put rows hours apart without anybody noticing, so it is an error.
     """
+    given = raw.columns[role]
+    if set(map(type, given)) == {int} and -_LAST < min(given) <= max(given) < _LAST:
+        return np.array(given, dtype=np.int64)
     seconds = np.empty(len(raw), dtype=np.int64)
     first: str | None = None
-    for k, value in enumerate(raw.columns[role]):
+    for k, value in enumerate(given):
         try:
             seconds[k], kind = _parsed(value)
         except (ValueError, OverflowError, TypeError) as error:
