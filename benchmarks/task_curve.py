@@ -1,4 +1,4 @@
-"""Central training of TinyBERT lowers the perplexity: all clients and periods at one place, nothing forgotten.
+"""Central training lowers the perplexity: all clients and periods at one place, nothing forgotten.
 
 Beside the curve stands the perplexity of always guessing by piece frequency, which a model that learns must fall below.
 
@@ -21,7 +21,11 @@ from coreplay.files import replacing, write_text
 from coreplay.tasks import Task, batches, evaluate, make
 from coreplay.tasks.kinds.masked_lm import MaskedLM
 
-EPOCHS, BATCH, RATE, TESTS, POINTS = 3, 64, 5e-4, 1500, 2
+BATCH, TESTS, POINTS = 64, 1500, 2
+SIZES: dict[str, tuple[dict[str, int], int, float]] = {  # sizes, epochs, learning rate
+    "tinybert": ({"layers": 4, "hidden": 312, "heads": 12, "feed_forward": 1200}, 3, 5e-4),
+    "small": ({"layers": 2, "hidden": 128, "heads": 4, "feed_forward": 512}, 6, 1e-3),
+}
 Curve = list[tuple[float, float]]
 
 
@@ -40,29 +44,29 @@ def by_frequency(task: MaskedLM, train: Samples, test: Samples) -> float:
     return math.exp(-sum(math.log((counts[k] + 1) / total) for k in hidden) / len(hidden))
 
 
-def train(task: Task, given: Samples, test: Samples) -> Curve:
+def train(task: Task, given: Samples, test: Samples, epochs: int, rate: float) -> Curve:
     """Train with AdamW and a linear fall of the rate; return (epoch, test perplexity)."""
     torch.manual_seed(0)
     model = task.model(seed=0)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
     each = -(-len(given) // BATCH)
     curve = [(0.0, evaluate(task, model, test))]
     step = 0
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         for batch in batches(task, given, BATCH, seed=0, epoch=epoch):
             for group in optimiser.param_groups:
-                group["lr"] = RATE * min(1.0, (step + 1) / 100) * (1 - step / (EPOCHS * each))
+                group["lr"] = rate * min(1.0, (step + 1) / 100) * (1 - step / (epochs * each))
             optimiser.zero_grad()
             task.loss(model, batch).backward()
             optimiser.step()
             step += 1
-            if step % -(-each // POINTS) == 0 or step == EPOCHS * each:
+            if step % -(-each // POINTS) == 0 or step == epochs * each:
                 curve.append((step / each, evaluate(task, model, test)))
                 print(f"  epoch {curve[-1][0]:.2f}: perplexity {curve[-1][1]:.2f}", flush=True)
     return curve
 
 
-def drawn(curves: dict[str, tuple[Curve, float]], path: Path) -> None:
+def drawn(curves: dict[str, tuple[Curve, float]], title: str, path: Path) -> None:
     chart = Figure(figsize=(7.0, 4.0), layout="constrained")
     FigureCanvasAgg(chart)
     axes = chart.add_subplot()
@@ -70,7 +74,7 @@ def drawn(curves: dict[str, tuple[Curve, float]], path: Path) -> None:
         axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, color=colour, label=name)
         axes.axhline(frequency, linestyle=":", color=colour, label=f"{name}: by frequency")
     axes.set_yscale("log")
-    axes.set(xlabel="epoch", ylabel="test perplexity, all periods", title="TinyBERT, central training, random start")
+    axes.set(xlabel="epoch", ylabel="test perplexity, all periods", title=title)
     axes.legend(fontsize=8)
     with replacing(path) as temporary:
         chart.savefig(temporary, dpi=100)
@@ -79,43 +83,42 @@ def drawn(curves: dict[str, tuple[Curve, float]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("streams", nargs="*", help="NAME=FILE, beside the synthetic stream")
+    parser.add_argument("--size", choices=SIZES, default="tinybert")
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    sizes, epochs, rate = SIZES[arguments.size]
+    shape = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in sizes.items())
     header("torch", "transformers")
     streams = {"synthetic": load("synthetic", seed=0)}
     for given in arguments.streams:
         name, _, path = given.partition("=")
         streams[name] = load("files", path=path)
-    lines = [
-        "# Central training lowers perplexity",
-        "",
-        "Made by `python -m benchmarks.task_curve`: TinyBERT (4 layers,",
+    lines = ["# Central training lowers perplexity", ""]
+    lines += [
+        f"Made by `python -m benchmarks.task_curve NAME=FILE ... --size {arguments.size}`: BERT ({shape}), random"
     ]
     lines += [
-        f"hidden 312), random start, {EPOCHS} epochs of AdamW, batches of {BATCH}, vocabulary of the first period;"
+        f"start, {epochs} epochs of AdamW, batches of {BATCH}, vocabulary of the first period; test perplexity over all"
     ]
-    lines += [
-        f"test perplexity over all periods ({TESTS} samples, fixed masks). *By frequency* always guesses by count.",
-        "",
-    ]
+    lines += [f"periods ({TESTS} samples, fixed masks). *By frequency* always guesses by count.", ""]
     lines += ["| stream | train samples | pieces | at the start | by frequency | after training | seconds |"]
     lines += ["|---|---|---|---|---|---|---|"]
     curves: dict[str, tuple[Curve, float]] = {}
     for name, stream in streams.items():
-        task = make("masked_lm", stream, vocabulary_size=4096)
+        task = make("masked_lm", stream, vocabulary_size=4096, **sizes)
         assert isinstance(task, MaskedLM)
         given, test = pooled(stream, "train"), pooled(stream, "test")
         test = test[torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:TESTS].numpy()]
         frequency = by_frequency(task, given, test)
         print(f"{name}: {stream}, {len(task.vocabulary)} pieces, by frequency {frequency:.2f}", flush=True)
         began = time.perf_counter()
-        curve = train(task, given, test)
+        curve = train(task, given, test, epochs, rate)
         seconds = time.perf_counter() - began
         curves[name] = curve, frequency
         figures = f"{curve[0][1]:.0f} | {frequency:.1f} | {curve[-1][1]:.2f} | {seconds:.0f}"
         lines.append(f"| {name} | {len(given)} | {len(task.vocabulary)} | {figures} |")
-    drawn(curves, arguments.output / "task_curve.png")
+    drawn(curves, f"BERT ({shape}), central training, random start", arguments.output / "task_curve.png")
     lines += ["", "![test perplexity by epoch](task_curve.png)"]
     write_text(arguments.output / "task_curve.md", "\n".join(lines) + "\n")
 

@@ -62,9 +62,9 @@ def make(
     """
     from coreplay.data import load, save
 
-    with _warnings():
+    with _warnings(), _busy(f"making {output}"):
         stream = load(source, **_options(option or []))
-    save(stream, output)
+        save(stream, output)
     _told(stream, output, as_json)
 
 
@@ -93,11 +93,10 @@ def from_git(
     from coreplay.data import Clients, Periods, load, save
 
     rule = Periods(by="time", days=days, number=periods, start=start, test=test)
-    with _warnings():
-        stream = load(
-            "git", repositories=repositories, salt=salt, periods=rule, clients=Clients(least=least, most=most)
-        )
-    save(stream, output)
+    with _warnings(), _busy(f"making {output}"):
+        limits = Clients(least=least, most=most)
+        stream = load("git", repositories=repositories, salt=salt, periods=rule, clients=limits)
+        save(stream, output)
     _told(stream, output, as_json)
 
 
@@ -152,9 +151,10 @@ def describe(
         limits = {"least": least if least != 1 else None, "most": most}
         source = "files"
         options |= {"path": file} | _given(columns=columns, periods=_given(**cut), clients=_given(**limits))
-    with _warnings():
+    with _warnings(), _busy(f"reading {file}"):
         stream = load(source, **options)
-    found, details = measure(stream, seed)
+    with _busy("measuring"):
+        found, details = measure(stream, seed)
     if figure is not None:
         from coreplay.report.stream import write
 
@@ -199,6 +199,21 @@ def _warnings() -> Iterator[None]:
     for warning in caught:
         if issubclass(warning.category, DataWarning):
             print(f"warning: {warning.message}", file=sys.stderr)
+
+
+@contextmanager
+def _busy(what: str) -> Iterator[None]:
+    """Show on a terminal that work is going on, and for how long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        bar.add_task(what, total=None)
+        yield
 
 
 def _told(stream: Any, output: Path, as_json: bool) -> None:

@@ -1,12 +1,12 @@
-"""The real streams beside the repository, for tests that need them."""
+"""The real streams beside the repository (or where COREPLAY_SHARED_DATA says), for tests that need them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = [ROOT.parent / "shared" / "data", Path("/work/shared/data")]
-SHARED = next((folder for folder in FOLDERS if folder.is_dir()), FOLDERS[0])
+SHARED = Path(os.environ.get("COREPLAY_SHARED_DATA", ROOT.parent / "shared" / "data"))
 
 
 def needs_shared_data(test):

@@ -3,8 +3,10 @@
 import csv
 import gzip
 import json
+import os
 import subprocess
 import sys
+import tomllib
 
 import datasets
 import numpy as np
@@ -46,17 +48,11 @@ def test_the_synthetic_stream_is_the_same_in_every_process():
         "from coreplay.data import load; s = load('synthetic', clients=8, seed=3); print(s.ids.sum(), s.content[9])"
     )
     shown = [
-        subprocess.check_output([sys.executable, "-c", script], text=True, env={**env(), "PYTHONHASHSEED": seed})
+        subprocess.check_output([sys.executable, "-c", script], text=True, env=os.environ | {"PYTHONHASHSEED": seed})
         for seed in ("0", "7")
     ]
     assert shown[0] == shown[1]
     assert load("synthetic", clients=8, seed=4).content[9].as_py() not in shown[0]
-
-
-def env():
-    import os
-
-    return dict(os.environ)
 
 
 def test_a_client_does_not_change_when_others_come():
@@ -142,12 +138,28 @@ def test_several_files_make_one_stream_and_errors_name_the_right_one(tmp_path):
         load("files", path=[])
 
 
+def test_a_stream_comes_from_a_configuration(tmp_path):
+    write(tmp_path / "s.csv")
+    text = f"""
+        source = "files"
+        path = "{tmp_path / "s.csv"}"
+        columns = {{client = "user", text = "query", label = "kind", period = "day"}}
+        periods = {{test = 0.5, test_by = "text"}}
+        clients = {{by = "dirichlet", number = 3, alpha = 1.0, least = 0}}
+        """
+    options = tomllib.loads(text)
+    stream = load(options.pop("source"), **options)
+    assert len(stream) == 48
+    assert stream.clients[0] == "client0"
+
+
 def test_column_roles_are_checked():
     with pytest.raises(InputError, match="unknown column role 'txt': did you mean 'text'"):
         Columns.of({"txt": "a"})
 
 
-def test_hugging_face_folders(tmp_path):
+def test_hugging_face_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     columns = {key: [row[key] for row in ROWS] for key in ROWS[0]}
     data = datasets.Dataset.from_dict(columns).class_encode_column("kind")
     data.save_to_disk(tmp_path / "one")
