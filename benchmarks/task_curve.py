@@ -24,7 +24,7 @@ from coreplay.tasks.kinds.masked_lm import MaskedLM
 BATCH, TESTS, POINTS = 64, 1500, 2
 SIZES: dict[str, tuple[dict[str, int], int, float]] = {  # sizes, epochs, learning rate
     "tinybert": ({"layers": 4, "hidden": 312, "heads": 12, "feed_forward": 1200}, 3, 5e-4),
-    "small": ({"layers": 2, "hidden": 128, "heads": 4, "feed_forward": 512}, 6, 1e-3),
+    "small": ({"layers": 2, "hidden": 64, "heads": 2, "feed_forward": 256}, 4, 2e-3),
 }
 Curve = list[tuple[float, float]]
 

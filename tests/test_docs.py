@@ -17,13 +17,13 @@ def blocks(language):
             yield pytest.param(code, id=f"{page.relative_to(ROOT)}-{k}")
 
 
-@pytest.mark.parametrize("code", blocks("python"))
+@pytest.mark.parametrize("code", list(blocks("python")))
 def test_python_block_runs(code, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("code", blocks("sh"))
+@pytest.mark.parametrize("code", list(blocks("sh")))
 def test_shell_block_names_real_commands(code):
     for line in code.splitlines():
         words = line.split("#")[0].split()
