@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from coreplay import __version__
+from coreplay.data_commands import app as data_app
 from coreplay.errors import InputError
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app, name="data")
 
 
 class Spread(TyperCommand):

@@ -1,0 +1,50 @@
+"""`load` and the registry of sources.
+
+A source is a function of keyword options that returns a `FederatedStream`, registered with `source` in a file of its
+own in `coreplay.data.kinds`, or in any module of yours.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from coreplay.data.notes import warn
+from coreplay.data.stream import FederatedStream
+from coreplay.registry import Registry
+
+Source = Callable[..., FederatedStream]
+
+_registry: Registry[Source] = Registry("source")
+source = _registry.register
+
+
+@cache
+def _known() -> Registry[Source]:
+    """Return the registry with our own sources in it: each module of `kinds` registers on import."""
+    package = import_module("coreplay.data.kinds")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
+    return _registry
+
+
+def sources() -> dict[str, str]:
+    """Return the names of all sources with a one-line description of each.
+
+    >>> sources()["files"]
+    'Read JSON lines, CSV or Parquet, plain or gzipped, with a column mapping.'
+    """
+    return _known().descriptions()
+
+
+def load(name: str, **options: Any) -> FederatedStream:
+    """Make a stream from a source; what had to be skipped is in its `notes` and issued as `DataWarning`.
+
+    >>> load("synthetic", clients=3, periods=2, seed=1)
+    FederatedStream(3 clients, 2 periods, 69 train + 12 test samples)
+    """
+    known = _known()
+    stream = known[name](**known.options(name, options))
+    warn(stream.notes)
+    return stream

@@ -1,0 +1,179 @@
+"""From raw columns to a stream: check every value, skip and count what is empty or twice there, cut, deal, limit."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.data.clients import Clients, limited, partition
+from coreplay.data.columns import Raw
+from coreplay.data.notes import counted
+from coreplay.data.periods import Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
+from coreplay.data.stream import SPLITS, FederatedStream
+from coreplay.data.times import unix_seconds
+from coreplay.errors import InputError
+
+Ints = NDArray[np.int64]
+DUPLICATES = ("skip", "keep")
+
+
+def assemble(
+    raw: Raw,
+    periods: Periods | Mapping[str, Any] | None = None,
+    clients: Clients | Mapping[str, Any] | None = None,
+    duplicates: str = "skip",
+) -> FederatedStream:
+    """Make a stream of raw columns.
+
+    Rows without text are skipped, and so are rows that repeat another in every column, time included (without a time,
+    to say a thing twice is no mistake); both are counted in the notes.
+    """
+    when, who = Periods.of(periods), Clients.of(clients)
+    if duplicates not in DUPLICATES:
+        raise InputError(f"duplicates must be 'skip' or 'keep': got {duplicates!r}")
+    raw, notes = _cleaned(raw, duplicates)
+    if who.by == "column" and "client" not in raw:
+        raise InputError("clients come from a column, and there is none: name it, or deal rows with clients by label")
+    if who.by not in ("column", "iid") and "label" not in raw:
+        raise InputError(f"clients by {who.by} need a label column: name one with columns={{'label': ...}}")
+    texts = _texts(raw)
+    labels = [None if value is None else str(value) for value in raw.columns["label"]] if "label" in raw else None
+    seconds = unix_seconds(raw) if "timestamp" in raw else None
+    cut = _cut(raw, when, seconds)
+    test = _tests(raw, when, cut, seconds, texts)
+    if who.by == "column":
+        client = _clients(raw)
+        odd = sorted({c for c in set(client) if {"/", "\\", "\0"} & set(c) or c in (".", "..")})
+        if odd:
+            notes.append(
+                f"{len(odd)} client ids look like paths, first {odd[0]!r}: kept; ids are never used as file names"
+            )
+    else:
+        client = partition(labels or [None] * len(texts), who)
+    outside = np.flatnonzero(cut.period < 0)
+    notes += counted("a time outside all periods", [raw.where(int(k)) for k in outside], "left out")
+    inside = np.flatnonzero(cut.period >= 0)
+    if not len(inside):
+        raise InputError(f"no row lies in any period: {when}")
+    kept, more = limited([client[k] for k in inside], cut.period[inside], test[inside], who)
+    rows = inside[kept]
+    if not len(rows):
+        raise InputError(f"the limits leave no client: {'; '.join(more)}")
+    return FederatedStream(
+        [client[k] for k in rows],
+        cut.period[rows],
+        test[rows],
+        [texts[k] for k in rows],
+        None if labels is None else [labels[k] for k in rows],
+        None if seconds is None else seconds[rows],
+        periods=cut.periods,
+        notes=[*notes, *more],
+    )
+
+
+def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
+    """Leave out rows without text and rows that are twice there."""
+    for role in raw.columns:
+        raw.check(role, lambda value: not isinstance(value, list | dict), "must be a string or a number, not several")
+    texts = raw.columns["text"]
+    blank = [k for k, text in enumerate(texts) if not text or (isinstance(text, str) and text.isspace())]
+    empty = {k for k in blank if texts[k] is None or isinstance(texts[k], str)}
+    twice: set[int] = set()
+    if duplicates == "skip" and "timestamp" in raw:
+        first: dict[tuple[Any, ...], int] = {}
+        for k, row in enumerate(zip(*raw.columns.values(), strict=True)):
+            if first.setdefault(row, k) != k and k not in empty:
+                twice.add(k)
+    notes = counted("empty text", [raw.where(k) for k in sorted(empty)], "skipped")
+    again = [raw.where(k) for k in sorted(twice)]
+    notes += counted("the same client, time, text and all", again, "skipped as duplicates (duplicates='keep' keeps)")
+    if not notes:
+        return raw, notes
+    kept = [k for k in range(len(raw)) if k not in empty and k not in twice]
+    if not kept:
+        raise InputError(f"{raw.where(0)}: no row has a text")
+    columns = {role: [values[k] for k in kept] for role, values in raw.columns.items()}
+    return Raw(columns, lambda k: raw.where(kept[k]), raw.names), notes
+
+
+def _texts(raw: Raw) -> list[str]:
+    texts = raw.columns["text"]
+    raw.check("text", lambda value: isinstance(value, str), "the text must be a string")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        halves = re.compile("[\ud800-\udfff]")
+        row = next(k for k, text in enumerate(texts) if halves.search(text))
+        raise raw.error(row, "text", "holds half of a surrogate pair, which is no character") from None
+    return texts
+
+
+def _clients(raw: Raw) -> list[str]:
+    problem = "the client must be a string or a whole number"
+    raw.check("client", lambda value: isinstance(value, str | int) and not isinstance(value, bool), problem)
+    clients = [str(client) for client in raw.columns["client"]]
+    if "" in clients:
+        raise raw.error(clients.index(""), "client", problem)
+    return clients
+
+
+def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
+    kind = rule.kind(set(raw.columns))
+    if kind == "time":
+        assert seconds is not None  # kind() has seen the column
+        return cut_by_time(seconds, rule)
+    if kind == "order":
+        return cut_by_order(_numbers(raw, "order"), rule)
+    period = _numbers(raw, "period")
+    bad = np.flatnonzero((period < 0) | (period != np.floor(period)) | (period >= 100_000))
+    if len(bad):
+        raise raw.error(int(bad[0]), "period", "periods must be whole numbers, 0 to 99999")
+    whole = period.astype(np.int64)
+    number = int(whole.max()) + 1 if rule.number is None else rule.number
+    return Cut(np.where(whole < number, whole, -1), np.zeros(len(whole), dtype=bool), number)
+
+
+def _numbers(raw: Raw, role: str) -> NDArray[np.float64]:
+    given = raw.columns[role]
+    if set(map(type, given)) <= {int, float}:
+        values = np.array(given, dtype=np.float64)
+    else:
+        values = np.array([_number(value) for value in given])
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise raw.error(int(bad[0]), role, "must be a number")
+    return values
+
+
+def _number(value: Any) -> float:
+    try:
+        return np.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return np.nan
+
+
+def _tests(raw: Raw, rule: Periods, cut: Cut, seconds: Ints | None, texts: list[str]) -> NDArray[np.bool_]:
+    """Return which rows test."""
+    kind = rule.kind(set(raw.columns))
+    by = rule.test_by
+    if by is None:
+        if "split" in raw and kind == "given":
+            by = "given"
+        else:
+            by = "text" if kind == "given" and seconds is None else "last"
+    if by == "text":
+        return by_text(texts, rule.test)
+    if by == "last":
+        if kind != "given":
+            return cut.test
+        if seconds is None:
+            raise InputError("test_by='last' needs timestamps or an order: use test_by='text'")
+        return last_of_each(cut.period, seconds, rule.test)
+    if "split" not in raw:
+        raise InputError("test_by='given' needs a split column: name one with columns={'split': ...} or --split")
+    if not set(raw.columns["split"]) <= set(SPLITS):
+        row = next(k for k, value in enumerate(raw.columns["split"]) if value not in SPLITS)
+        raise raw.error(row, "split", "must be 'train' or 'test'")
+    return np.array([value == "test" for value in raw.columns["split"]])

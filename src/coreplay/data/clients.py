@@ -1,0 +1,120 @@
+"""Clients: from a column, or dealt out by label; limits on what each holds, and who has too little."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.errors import InputError, unknown
+from coreplay.seeding import generator
+
+Ints = NDArray[np.int64]
+KINDS = ("column", "dirichlet", "pathological", "iid")
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Who holds which rows, and how many.
+
+    Parameters
+    ----------
+    by : str
+        "column"; or a partitioner of flwr-datasets over the label: "dirichlet" (concentration `alpha`: smaller is more
+        different), "pathological" (`labels_each` labels a client), "iid".
+    number : int
+        How many clients a partitioner makes.
+    least : int
+        Clients with fewer training samples in all are left out and reported.
+    most : int, optional
+        At most so many training samples a client and period, chosen at random; the same limit holds for its test rows.
+    keep : int, optional
+        At most so many clients, chosen at random.
+    """
+
+    by: str = "column"
+    number: int = 100
+    alpha: float = 0.5
+    labels_each: int = 2
+    least: int = 1
+    most: int | None = None
+    keep: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.by not in KINDS:
+            raise unknown("way to make clients", self.by, KINDS)
+        for name in ("number", "labels_each", "most", "keep"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1: got {value}")
+        if not self.alpha > 0:
+            raise InputError(f"alpha must be above 0: got {self.alpha}")
+
+    @classmethod
+    def of(cls, given: "Clients | Mapping[str, Any] | None") -> "Clients":
+        """Make the rule from what a configuration gives."""
+        if isinstance(given, Clients):
+            return given
+        names = [field.name for field in fields(cls)]
+        for name in given or {}:
+            if name not in names:
+                raise unknown("option of clients", name, names)
+        return cls(**(given or {}))
+
+
+def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
+    """Deal rows out to `rule.number` clients by their label, with flwr-datasets' partitioners."""
+    import datasets
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
+
+    n = rule.number
+    if len(labels) < n:
+        raise InputError(f"number of clients must be at most the number of rows: got {n} for {len(labels)} rows")
+    seed = int(generator(rule.seed, "partition").integers(2**31))
+    if rule.by == "iid":
+        partitioner: Any = IidPartitioner(n)
+    elif rule.by == "dirichlet":
+        partitioner = DirichletPartitioner(n, "label", rule.alpha, min_partition_size=0, seed=seed)
+    else:
+        partitioner = PathologicalPartitioner(n, "label", rule.labels_each, seed=seed)
+    order = generator(rule.seed, "partition rows").permutation(len(labels))
+    columns = {"label": [str(labels[k]) for k in order], "row": order}
+    partitioner.dataset = datasets.Dataset.from_dict(columns)
+    owner = np.empty(len(labels), dtype=np.int64)
+    for k in range(n):
+        owner[partitioner.load_partition(k).with_format("numpy")["row"][:]] = k
+    width = len(str(n - 1))
+    return [f"client{k:0{width}d}" for k in owner]
+
+
+def limited(client: Sequence[str], period: Ints, test: NDArray[np.bool_], rule: Clients) -> tuple[Ints, list[str]]:
+    """Return the rows that the limits leave, in their order, and a note of every client that they cost."""
+    names, who = np.unique(np.asarray(client, dtype=object), return_inverse=True)
+    kept = np.ones(len(who), dtype=bool)
+    notes = []
+    if rule.most is not None:
+        cell = (who * (int(period.max()) + 1) + period) * 2 + test
+        draw = np.lexsort((generator(rule.seed, "limit").random(len(who)), cell))
+        ranks = np.empty(len(who), dtype=np.int64)
+        ranks[draw] = np.arange(len(who)) - np.searchsorted(cell[draw], cell[draw])
+        kept &= ranks < rule.most
+        if not kept.all():
+            notes.append(f"{int((~kept).sum())} rows above most={rule.most} a client, period and split: left out")
+    sizes = np.bincount(who[kept & ~test], minlength=len(names))
+    small = np.flatnonzero(sizes < rule.least)
+    if len(small):
+        rows = int(np.isin(who, small).sum())
+        some = ", ".join(repr(str(names[k])) for k in small[:3]) + (", ..." if len(small) > 3 else "")
+        notes.append(
+            f"{len(small)} of {len(names)} clients have fewer than {rule.least} training samples ({some}): "
+            f"left out with their {rows} rows"
+        )
+        kept &= ~np.isin(who, small)
+    stay = np.flatnonzero(sizes >= rule.least)
+    if rule.keep is not None and len(stay) > rule.keep:
+        chosen = generator(rule.seed, "keep").choice(stay, size=rule.keep, replace=False)
+        notes.append(f"{rule.keep} of {len(stay)} clients chosen at random (keep={rule.keep})")
+        kept &= np.isin(who, chosen)
+    return np.flatnonzero(kept), notes

@@ -1,0 +1,158 @@
+"""What a stream is like: sizes, how different clients are, how the words drift, each beside a random split.
+
+Few words differ by chance alone, so every divergence stands beside the same measure of the same rows shuffled over
+cells of the same sizes.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from coreplay.data.divergence import between_rows, jensen_shannon, to_the_rest
+from coreplay.data.stream import FederatedStream
+from coreplay.seeding import generator
+
+LEVELS = 4  # grey levels of a pixel, which are the words of an image
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Description:
+    """The measures of a stream; divergences are Jensen-Shannon, base 2, over words."""
+
+    samples: int
+    test_samples: int
+    clients: int
+    periods: int
+    distinct: int
+    mean_words: float
+    vocabulary: int
+    labels: int
+    samples_per_period: list[int]
+    clients_per_period: list[int]
+    client_sizes: dict[str, float]
+    median_periods_active: float
+    clients_with_5_in_every_period: int
+    drift_first_last: float
+    drift_first_last_random: float
+    drift_neighbours: list[float]
+    drift_neighbours_random: float
+    drift_matrix: list[list[float]]
+    heterogeneity: float
+    heterogeneity_random: float
+    heterogeneity_higher: float
+    notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measures as plain numbers."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Details:
+    """The arrays behind the measures, for figures."""
+
+    counts: NDArray[np.int64]
+    of_clients: Floats
+    of_clients_random: Floats
+
+
+def describe(stream: FederatedStream, seed: int = 0) -> tuple[Description, Details]:
+    """Measure a stream.
+
+    >>> from coreplay.data import load
+    >>> text, _ = describe(load("synthetic", clients=20, seed=2))
+    >>> text.heterogeneity > text.heterogeneity_random, text.drift_first_last > text.drift_first_last_random
+    (True, True)
+    """
+    words, rows, size = _words(stream)
+    lengths = np.bincount(rows, minlength=len(stream))
+    rng = generator(seed, "describe")
+    who, when = stream.client_number, stream.period
+    dense = _table(words, when[rows], stream.periods, size).toarray()
+    drift = between_rows(dense)
+
+    def chance(a: int, b: int) -> float:
+        """Return the divergence of two periods whose rows are shuffled between the two."""
+        both = np.flatnonzero((when == a) | (when == b))
+        dealt = np.full(len(stream), -1)
+        dealt[both] = when[rng.permutation(both)]
+        counts = [np.bincount(words[dealt[rows] == t], minlength=size).astype(np.float64) for t in (a, b)]
+        return jensen_shannon(*counts)
+
+    last = stream.periods - 1
+    neighbours = [float(drift[t, t + 1]) for t in range(last)]
+    by_chance = [chance(t, t + 1) for t in range(last)]
+    clients = len(stream.clients)
+    shuffled = rng.permutation(len(stream))
+    apart, apart_random = (to_the_rest(_table(words, cell[rows], clients, size)) for cell in (who, who[shuffled]))
+    known = np.isfinite(apart) & np.isfinite(apart_random)
+    counts = stream.counts()
+    sizes = counts.sum(axis=1)
+    quantiles = {"least": 0.0, "quarter": 0.25, "median": 0.5, "three_quarters": 0.75, "most": 1.0}
+    description = Description(
+        samples=len(stream),
+        test_samples=int(stream.test.sum()),
+        clients=clients,
+        periods=stream.periods,
+        distinct=_distinct(stream),
+        mean_words=float(lengths.mean()),
+        vocabulary=int((dense.sum(axis=0) > 0).sum()),
+        labels=len(stream.label_names),
+        samples_per_period=counts.sum(axis=0).tolist(),
+        clients_per_period=(counts > 0).sum(axis=0).tolist(),
+        client_sizes={name: float(np.quantile(sizes, q)) for name, q in quantiles.items()},
+        median_periods_active=float(np.median((counts > 0).sum(axis=1))),
+        clients_with_5_in_every_period=int((counts >= 5).all(axis=1).sum()),
+        drift_first_last=float(drift[0, -1]),
+        drift_first_last_random=chance(0, last) if last else 0.0,
+        drift_neighbours=neighbours,
+        drift_neighbours_random=float(np.mean(by_chance)) if by_chance else 0.0,
+        drift_matrix=drift.tolist(),
+        heterogeneity=_mean(apart[known]),
+        heterogeneity_random=_mean(apart_random[known]),
+        heterogeneity_higher=_mean((apart > apart_random)[known]),
+        notes=list(stream.notes),
+    )
+    return description, Details(counts, apart[known], apart_random[known])
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _table(words: NDArray[np.int64], cells: NDArray[np.int64], count: int, size: int) -> csr_array:
+    """Return how often each word occurs in each cell."""
+    table = csr_array((np.ones(len(words)), (cells, words)), shape=(count, size))
+    table.sum_duplicates()
+    return table
+
+
+def _words(stream: FederatedStream) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Return every word of the stream as a number, the row it is in, and how many different words there are.
+
+    The words of a text are its runs of letters, digits and apostrophes, lower-cased; those of an array, the grey levels
+    of its pixels.
+    """
+    if isinstance(stream.content, np.ndarray):
+        flat = stream.content.reshape(len(stream), -1)
+        low, high = flat.min(), max(flat.max(), flat.min() + 1e-9)
+        level = np.minimum(((flat - low) / (high - low) * LEVELS).astype(np.int64), LEVELS - 1)
+        words = level + LEVELS * np.arange(flat.shape[1])
+        return words.ravel(), np.repeat(np.arange(len(stream)), flat.shape[1]), LEVELS * flat.shape[1]
+    plain = pc.replace_substring_regex(pc.utf8_lower(stream.content), r"[^\pL\pN']+", " ")
+    pieces = pc.split_pattern(pc.utf8_trim_whitespace(plain), " ")
+    coded = pc.list_flatten(pieces).dictionary_encode()
+    rows = pc.list_parent_indices(pieces).to_numpy()
+    return coded.indices.to_numpy().astype(np.int64), rows.astype(np.int64), len(coded.dictionary)
+
+
+def _distinct(stream: FederatedStream) -> int:
+    if isinstance(stream.content, pa.Array):
+        return len(pc.unique(stream.content))
+    return len(np.unique(stream.content.reshape(len(stream), -1), axis=0))

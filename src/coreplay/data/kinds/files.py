@@ -1,0 +1,36 @@
+"""Files that somebody has: JSON lines, CSV, Parquet."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coreplay.data.api import source
+from coreplay.data.assemble import assemble
+from coreplay.data.clients import Clients
+from coreplay.data.columns import Columns
+from coreplay.data.lines import LONGEST
+from coreplay.data.periods import Periods
+from coreplay.data.readers import read_files
+from coreplay.data.store import is_saved, load_saved
+from coreplay.data.stream import FederatedStream
+
+
+@source("files")
+def files(
+    *,
+    path: Path | str | Sequence[Path | str],
+    columns: Columns | Mapping[str, str] | None = None,
+    periods: Periods | Mapping[str, Any] | None = None,
+    clients: Clients | Mapping[str, Any] | None = None,
+    duplicates: str = "skip",
+    longest_line: int = LONGEST,
+) -> FederatedStream:
+    """Read JSON lines, CSV or Parquet, plain or gzipped, with a column mapping."""
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
+    if len(paths) == 1 and not columns and not periods and not clients and is_saved(paths[0]):
+        return load_saved(paths[0])
+    who = Clients.of(clients)
+    roles = Columns.of(columns)
+    if who.by != "column" and roles.client == Columns.client:
+        roles = Columns.of({**roles.__dict__, "client": ""})  # dealt out, so no column is needed
+    return assemble(read_files(paths, roles, longest_line), periods, who, duplicates)

@@ -1,0 +1,239 @@
+"""The stream: the whole data set, sample by sample, by client, period and split.
+
+Rows lie sorted by (client, period, split) in a few columns, and an index says where each cell begins. So the samples
+of a cell are slices of the columns: nothing is copied, and finding them takes the same time in any stream.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from coreplay.errors import InputError, unknown
+
+SPLITS = ("train", "test")
+Ints = NDArray[np.int64]
+Content: TypeAlias = Any  # an arrow array of texts or a numpy array (arrow comes without types)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some rows of a stream, as columns of equal length.
+
+    `content` is an arrow array of texts or a numpy array whose first dimension is the sample; `label` is an index into
+    `label_names`, or -1; `timestamp` is in Unix seconds, or -1 for a stream without times; `ids` are 64-bit numbers
+    that depend on nothing but who said what when, and so name the sample in every run.
+    """
+
+    content: Content
+    ids: NDArray[np.uint64]
+    label: Ints
+    timestamp: Ints
+    label_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def __getitem__(self, rows: slice | ArrayLike) -> "Samples":
+        """Return these rows: a slice is a view, a list of row numbers a copy of those rows."""
+        which: Any = rows if isinstance(rows, slice) else np.asarray(rows, dtype=np.int64)
+        if isinstance(which, slice) or isinstance(self.content, np.ndarray):
+            content = self.content[which]
+        else:
+            content = self.content.take(pa.array(which))
+        return Samples(content, self.ids[which], self.label[which], self.timestamp[which], self.label_names)
+
+    @property
+    def texts(self) -> list[str]:
+        """The content as a list of Python strings."""
+        if isinstance(self.content, np.ndarray):
+            raise InputError(f"these samples are arrays of shape {self.content.shape[1:]}, not texts")
+        return list(self.content.to_pylist())
+
+    @property
+    def labels(self) -> list[str | None]:
+        """The labels as names; None where there is none."""
+        return [self.label_names[k] if k >= 0 else None for k in self.label.tolist()]
+
+    @staticmethod
+    def joined(parts: Sequence["Samples"]) -> "Samples":
+        """Return several runs of samples as one; they must come from streams with the same labels."""
+        if not parts:
+            raise InputError("joined needs at least one run of samples: got none")
+        names = parts[0].label_names
+        if any(part.label_names != names for part in parts):
+            raise InputError("these samples have different label_names: join samples of one stream only")
+        contents = [part.content for part in parts]
+        if isinstance(contents[0], np.ndarray):
+            content: Content = np.concatenate(contents)
+        else:
+            content = pa.concat_arrays(contents)
+        ids, label, timestamp = (
+            np.concatenate([getattr(part, column) for part in parts]) for column in ("ids", "label", "timestamp")
+        )
+        return Samples(content, ids, label, timestamp, names)
+
+
+class FederatedStream:
+    """Samples by (client, period, split).
+
+    Parameters
+    ----------
+    client : (n,) sequence of str
+        Who holds each row. Any string is allowed: ids are never used as file names.
+    period, test : (n,) arrays
+        When each row arrived (0, 1, ...), and whether it is for testing.
+    content : (n,) sequence of str or (n, ...) array
+    label : (n,) sequence of str or None, optional
+    timestamp : (n,) array, optional
+        Unix seconds.
+    periods : int, optional
+        How many there are, if the last ones may be empty.
+    notes : sequence of str
+        What was skipped while the stream was made.
+
+    Examples
+    --------
+    >>> stream = FederatedStream(["bo", "al", "bo"], [0, 0, 1], [False, False, True], ["hi", "play jazz", "stop"])
+    >>> stream
+    FederatedStream(2 clients, 2 periods, 2 train + 1 test samples)
+    >>> stream.samples("bo", 0).texts
+    ['hi']
+    >>> stream.counts("train").tolist()
+    [[1, 0], [1, 0]]
+    """
+
+    def __init__(
+        self,
+        client: Sequence[str],
+        period: Sequence[int] | NDArray[Any],
+        test: Sequence[bool] | NDArray[Any],
+        content: Content,
+        label: Sequence[str | None] | None = None,
+        timestamp: Sequence[int] | NDArray[Any] | None = None,
+        *,
+        periods: int | None = None,
+        label_names: Sequence[str] | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        n = len(client)
+        if n == 0:
+            raise InputError("a stream needs at least one sample: got none")
+        when = np.asarray(period, dtype=np.int64)
+        columns = {"period": period, "test": test, "content": content, "label": label, "timestamp": timestamp}
+        for name, column in columns.items():
+            if column is not None and len(column) != n:
+                raise InputError(f"{name} must be as long as client, {n}: got {len(column)}")
+        self.periods = int(when.max()) + 1 if periods is None else periods
+        if when.min() < 0 or when.max() >= self.periods:
+            raise InputError(f"periods must be 0 to {self.periods - 1}: got {when.min()} to {when.max()}")
+        self.clients, who = _codes(client)
+        self.label_names, what = _codes([None] * n if label is None else label, label_names)
+        cell = (who * self.periods + when) * 2 + np.asarray(test, dtype=bool)
+        times = np.full(n, -1, dtype=np.int64) if timestamp is None else np.asarray(timestamp, dtype=np.int64)
+        order = np.lexsort((times, cell))
+        if isinstance(content, np.ndarray):
+            content = content[order]
+        else:
+            content = pa.array(content, pa.large_string()).take(pa.array(order))
+        self.content: Content = content
+        self.label, self.timestamp = what[order], times[order]
+        self.has_times = timestamp is not None
+        self._cells = cell[order]
+        self._starts = np.searchsorted(self._cells, np.arange(2 * len(self.clients) * self.periods + 1))
+        self.notes = tuple(notes)
+        self._client_numbers = {name: k for k, name in enumerate(self.clients)}
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __repr__(self) -> str:
+        tests = int(self.test.sum())
+        return (
+            f"FederatedStream({len(self.clients)} clients, {self.periods} periods, "
+            f"{len(self) - tests} train + {tests} test samples)"
+        )
+
+    @property
+    def test(self) -> NDArray[np.bool_]:
+        """Which rows are for testing."""
+        return np.asarray(self._cells % 2 == 1)
+
+    @property
+    def period(self) -> Ints:
+        """The period of each row."""
+        return np.asarray(self._cells // 2 % self.periods)
+
+    @property
+    def client_number(self) -> Ints:
+        """The client of each row, as an index into `clients`."""
+        return np.asarray(self._cells // (2 * self.periods))
+
+    @cached_property
+    def ids(self) -> NDArray[np.uint64]:
+        """The number of each row that depends on (client, timestamp, content) and on nothing else in the stream."""
+        seen: Counter[bytes] = Counter()
+        ids = np.empty(len(self), dtype=np.uint64)
+        contents = self.content if isinstance(self.content, np.ndarray) else self.content.to_pylist()
+        rows = zip(self.client_number.tolist(), self.timestamp.tolist(), contents, strict=True)
+        for k, (client, time, content) in enumerate(rows):
+            digest = hashlib.blake2b(f"{self.clients[client]}\0{time}\0".encode("utf-8", "surrogatepass"))
+            digest.update(content.encode() if isinstance(content, str) else np.ascontiguousarray(content).tobytes())
+            key = digest.digest()
+            if seen[key]:  # the same words again: another sample
+                digest.update(b"\0%d" % seen[key])
+            seen[key] += 1
+            ids[k] = int.from_bytes(digest.digest()[:8], "little")
+        return ids
+
+    def counts(self, split: str | None = None) -> Ints:
+        """Return how many samples each client has in each period, in one split or in both: (clients, periods)."""
+        sizes = np.diff(self._starts).reshape(len(self.clients), self.periods, 2)
+        return np.asarray(sizes.sum(axis=2) if split is None else sizes[:, :, _split(split)])
+
+    def samples(self, client: str, period: int, split: str = "train") -> Samples:
+        """Return the samples of one cell: slices of the stream's columns, ordered by time."""
+        if client not in self._client_numbers:
+            raise unknown("client", client, self.clients[:20])
+        if not 0 <= period < self.periods:
+            raise InputError(f"period must be 0 to {self.periods - 1}: got {period}")
+        cell = 2 * (self._client_numbers[client] * self.periods + period) + _split(split)
+        return self._rows(slice(int(self._starts[cell]), int(self._starts[cell + 1])))
+
+    def of_period(self, period: int, split: str = "train") -> Samples:
+        """Return the samples of all clients in one period, client by client."""
+        if not 0 <= period < self.periods:
+            raise InputError(f"period must be 0 to {self.periods - 1}: got {period}")
+        chosen = self._cells % (2 * self.periods) == 2 * period + _split(split)
+        return self.all()[np.flatnonzero(chosen)]
+
+    def all(self) -> Samples:
+        """Return every sample, without copying."""
+        return self._rows(slice(None))
+
+    def cells(self, split: str = "train") -> Iterator[tuple[str, int, Samples]]:
+        """Go through the (client, period, samples) that are not empty."""
+        for k, t in np.argwhere(self.counts(split)):
+            yield self.clients[k], int(t), self.samples(self.clients[k], int(t), split)
+
+    def _rows(self, rows: slice) -> Samples:
+        return Samples(self.content[rows], self.ids[rows], self.label[rows], self.timestamp[rows], self.label_names)
+
+
+def _split(split: str) -> int:
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    return SPLITS.index(split)
+
+
+def _codes(values: Sequence[str | None], names: Sequence[str] | None = None) -> tuple[tuple[str, ...], Ints]:
+    """Return the distinct values, sorted unless `names` gives them, and the number of each value; None is -1."""
+    known = tuple(sorted({value for value in values if value is not None})) if names is None else tuple(names)
+    numbers: dict[str | None, int] = {name: k for k, name in enumerate(known)} | {None: -1}
+    return known, np.fromiter((numbers[value] for value in values), dtype=np.int64, count=len(values))

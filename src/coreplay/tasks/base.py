@@ -1,0 +1,133 @@
+"""A task: a model, a per-sample loss, a collate function and a metric.
+
+Everything that learns or measures needs no more than these. The training loss of a batch is Σ losses / Σ weights; the
+metric of a test set is ``finish(Σ scores / Σ weights)``: perplexity with the losses as scores and the number of masked
+tokens as weights, accuracy with right answers as scores and ones as weights.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coreplay.data import Samples
+from coreplay.errors import InputError
+from coreplay.seeding import generator
+
+Batch = dict[str, Tensor]
+
+
+class Task(ABC):
+    """What a user subclasses: four methods, and names for the metric."""
+
+    metric: str = "loss"
+    lower_is_better: bool = True
+
+    @abstractmethod
+    def model(self, seed: int) -> nn.Module:
+        """Return the model to start from: always the same one for a seed."""
+
+    @abstractmethod
+    def collate(self, samples: Samples, epoch: int | None = None) -> Batch:
+        """Return the samples as tensors with the sample in dimension 0; `epoch` is None for evaluation."""
+
+    @abstractmethod
+    def per_sample_loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return one loss a sample, shape (n,)."""
+
+    def weights(self, batch: Any) -> Tensor:
+        """Return how much each sample counts in means, shape (n,): by default all alike."""
+        return torch.ones(len(next(iter(batch.values()))))
+
+    def scores(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return what the metric sums up over samples, shape (n,): by default the losses."""
+        return self.per_sample_loss(model, batch)
+
+    def finish(self, mean: float) -> float:
+        """Make the metric of the weighted mean of the scores."""
+        return mean
+
+    def lengths(self, samples: Samples) -> NDArray[np.int64]:
+        """Return how long each sample is, so that batches hold samples of like length."""
+        return np.ones(len(samples), dtype=np.int64)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the training loss of a batch."""
+        return self.per_sample_loss(model, batch).sum() / self.weights(batch).sum()
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums over a test set: they add up over clients and periods, which means do not.
+
+    >>> (Tally(6.0, 2.0) + Tally(4.0, 2.0)).mean
+    2.5
+    """
+
+    total: float = 0.0
+    weight: float = 0.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.total + other.total, self.weight + other.weight)
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean; NaN of nothing."""
+        return self.total / self.weight if self.weight else math.nan
+
+
+def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -> Iterator[Batch]:
+    """Go once through the samples in batches of like length, in random order.
+
+    Samples are shuffled, then sorted by length within runs of 50 batches, cut, and the batches shuffled: padding costs
+    little and what stands together still changes from epoch to epoch. The batches depend on (seed, epoch) alone.
+    """
+    if size < 1:
+        raise InputError(f"the batch size must be at least 1: got {size}")
+    rng = generator(seed, "batches", epoch)
+    order = rng.permutation(len(samples))
+    lengths = task.lengths(samples)
+    parts: list[NDArray[np.int64]] = []
+    for start in range(0, len(order), 50 * size):
+        run = order[start : start + 50 * size]
+        run = run[np.argsort(lengths[run], kind="stable")]
+        parts += [run[k : k + size] for k in range(0, len(run), size)]
+    for k in rng.permutation(len(parts)):
+        yield task.collate(samples[parts[k]], epoch)
+
+
+def tally(task: Task, model: nn.Module, samples: Samples, size: int = 256) -> Tally:
+    """Sum the scores of a test set, in evaluation mode, without gradients; the model's mode stays as it was."""
+    order = np.argsort(task.lengths(samples), kind="stable") if len(samples) else np.empty(0, dtype=np.int64)
+    total = weight = 0.0
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for start in range(0, len(order), size):
+                batch = task.collate(samples[order[start : start + size]])
+                total += float(task.scores(model, batch).double().sum())
+                weight += float(task.weights(batch).double().sum())
+    finally:
+        model.train(training)
+    return Tally(total, weight)
+
+
+def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = 256) -> float:
+    """Return the metric of a test set."""
+    return task.finish(tally(task, model, samples, size).mean)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let torch draw what this seed gives, and leave its own random state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator(seed, "model").integers(2**62)))
+        yield

@@ -1,0 +1,81 @@
+"""BERT models of any size, from a random start, a local folder or a Hub name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from coreplay.errors import InputError
+from coreplay.tasks.base import seeded
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a BERT model; by default TinyBERT's (the paper's L = 4, H = 312, A = 12, feed-forward 1200)."""
+
+    layers: int = 4
+    hidden: int = 312
+    heads: int = 12
+    feed_forward: int = 1200
+    longest: int = 64
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "feed_forward"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
+        if self.hidden % self.heads:
+            raise InputError(f"hidden must be a multiple of heads: got {self.hidden} and {self.heads}")
+        if self.longest < 3:
+            raise InputError(f"longest must leave room for a piece between the two ends: got {self.longest}")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout must be at least 0 and below 1: got {self.dropout}")
+
+    def config(self, words: int, **more: Any) -> Any:
+        """Return transformers' configuration of this size."""
+        from transformers import BertConfig
+
+        return BertConfig(
+            vocab_size=words,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=self.feed_forward,
+            max_position_embeddings=self.longest,
+            hidden_dropout_prob=self.dropout,
+            attention_probs_dropout_prob=self.dropout,
+            **more,
+        )
+
+
+def fresh(kind: Any, config: Any, seed: int) -> nn.Module:
+    """Return a model with the random start that belongs to the seed."""
+    with seeded(seed):
+        model: nn.Module = kind(config)
+    return model
+
+
+def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any:
+    """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(start, **more)
+        if config.model_type != "bert":
+            raise InputError(
+                f"model {start!r} is of type {config.model_type!r}: use a BERT, or write a task of your own"
+            )
+        with seeded(seed):
+            model = kind.from_pretrained(start, config=config)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        what = "folder" if Path(start).exists() else "Hub name (is there a network?)"
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"model {start!r} can't be loaded from this {what}: {reason}") from None
+    if model.config.vocab_size < words:
+        raise InputError(
+            f"model {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use the model's own"
+        )
+    return model

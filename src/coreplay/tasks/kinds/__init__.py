@@ -1,0 +1,1 @@
+"""The tasks, one a file; every module here is found and registered by itself."""

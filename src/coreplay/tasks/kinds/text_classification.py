@@ -1,0 +1,95 @@
+"""Text classification: which label (intent) a sentence has, by a small BERT encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coreplay.data import FederatedStream, Samples
+from coreplay.errors import InputError
+from coreplay.tasks.api import task
+from coreplay.tasks.base import Batch, Task
+from coreplay.tasks.bert import Size, fresh, pretrained
+from coreplay.tasks.kinds.image_classification import known_labels
+from coreplay.tasks.vocabulary import Vocabulary
+
+
+class TextClassification(Task):
+    """The task; `text_classification` makes it for a stream."""
+
+    metric = "accuracy"
+    lower_is_better = False
+
+    def __init__(self, vocabulary: Vocabulary, classes: int, size: Size, start: str | None) -> None:
+        self.vocabulary, self.classes, self.size, self.start = vocabulary, classes, size, start
+
+    def model(self, seed: int) -> nn.Module:
+        """Return a BERT with a classification head."""
+        from transformers import BertForSequenceClassification
+
+        words, labels = len(self.vocabulary), {"num_labels": self.classes}
+        if self.start is None:
+            config = self.size.config(words, pad_token_id=self.vocabulary.pad, **labels)
+            return fresh(BertForSequenceClassification, config, seed)
+        model: nn.Module = pretrained(BertForSequenceClassification, self.start, words, seed, **labels)
+        return model
+
+    def lengths(self, samples: Samples) -> NDArray[np.int64]:
+        """Return the number of pieces of each sample."""
+        return self.vocabulary.lengths(samples.texts, self.size.longest)
+
+    def collate(self, samples: Samples, epoch: int | None = None) -> Batch:
+        """Encode texts and labels."""
+        labels = known_labels(samples)
+        ids, there = self.vocabulary.encode(samples.texts, self.size.longest)
+        arrays = {
+            "input_ids": ids,
+            "attention_mask": there.astype(np.int64),
+            "position_ids": np.broadcast_to(np.arange(ids.shape[1]), ids.shape).copy(),
+            "token_type_ids": np.zeros_like(ids),
+            "label": labels,
+        }
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def per_sample_loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return −log p of the right label."""
+        return functional.cross_entropy(self._logits(model, batch), batch["label"], reduction="none")
+
+    def scores(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return 1 where the label is right."""
+        right: Tensor = self._logits(model, batch).argmax(dim=1) == batch["label"]
+        return right.float()
+
+    def _logits(self, model: nn.Module, batch: Any) -> Tensor:
+        logits: Tensor = model(**{name: value for name, value in batch.items() if name != "label"}).logits
+        return logits
+
+
+@task("text_classification")
+def text_classification(
+    stream: FederatedStream,
+    *,
+    vocabulary: str | Path | None = None,
+    vocabulary_size: int = 8192,
+    start: str | None = None,
+    layers: int = 4,
+    hidden: int = 312,
+    heads: int = 12,
+    feed_forward: int = 1200,
+    longest: int = 64,
+    dropout: float = 0.1,
+) -> TextClassification:
+    """Find the label (intent) of a sentence (accuracy); TinyBERT by default."""
+    if not stream.label_names:
+        raise InputError("text_classification needs a stream with labels: name a column with columns={'label': ...}")
+    if vocabulary is not None or start is not None:
+        words = Vocabulary.loaded(vocabulary if vocabulary is not None else str(start))
+    else:
+        first = int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])
+        words = Vocabulary.trained(stream.of_period(first).texts, vocabulary_size)
+    size = Size(layers, hidden, heads, feed_forward, longest, dropout)
+    return TextClassification(words, len(stream.label_names), size, start)

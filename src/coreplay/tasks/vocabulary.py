@@ -1,0 +1,97 @@
+"""The words of a language model: trained, or read from a file, a model folder or the Hub; texts to numbers."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from coreplay.errors import InputError
+from coreplay.files import write_text
+from coreplay.tasks import wordpiece
+
+Ints = NDArray[np.int64]
+
+
+class Vocabulary:
+    """A tokeniser with BERT's special pieces.
+
+    >>> words = Vocabulary.trained(["turn on the light", "turn off the light"] * 2, size=60)
+    >>> ids, mask = words.encode(["turn the light on", "off"], longest=16)
+    >>> ids.shape, mask.sum(axis=1).tolist(), words.decode(ids[1])
+    ((2, 6), [6, 3], '[CLS] off [SEP]')
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        numbers = tokenizer.get_vocab()
+        missing = [piece for piece in wordpiece.SPECIAL if piece not in numbers]
+        if missing:
+            raise InputError(f"the tokeniser lacks {', '.join(missing)}: use one of a BERT model")
+        self.pad, self.unknown, self.cls, self.sep, self.mask = (numbers[piece] for piece in wordpiece.SPECIAL)
+
+    @classmethod
+    def trained(cls, texts: Iterable[str], size: int) -> "Vocabulary":
+        """Learn from texts; the same texts give the same vocabulary in every process."""
+        return cls(wordpiece.tokenizer(wordpiece.train(texts, size)))
+
+    @classmethod
+    def loaded(cls, path: Path | str) -> "Vocabulary":
+        """Read a vocab.txt, a tokenizer.json, or a model folder with one of them; else ask the Hub for the name."""
+        place = Path(path)
+        found = [place] if place.is_file() else [place / "tokenizer.json", place / "vocab.txt"]
+        for file in found:
+            if file.is_file():
+                return cls(_read(file))
+        if place.is_dir():
+            raise InputError(f"folder {str(place)!r} has neither tokenizer.json nor vocab.txt")
+        try:
+            return cls(Tokenizer.from_pretrained(str(path)))
+        except Exception as error:  # the library raises bare exceptions
+            raise InputError(f"vocabulary {str(path)!r} is no file, no folder, and not to be had: {error}") from None
+
+    def __len__(self) -> int:
+        return int(self.tokenizer.get_vocab_size())
+
+    @property
+    def pieces(self) -> list[str]:
+        """All pieces in the order of their numbers."""
+        numbers = self.tokenizer.get_vocab()
+        return sorted(numbers, key=lambda piece: numbers[piece])
+
+    def save(self, folder: Path | str) -> None:
+        """Write vocab.txt and tokenizer.json into a folder."""
+        write_text(Path(folder) / "vocab.txt", "".join(piece + "\n" for piece in self.pieces))
+        write_text(Path(folder) / "tokenizer.json", self.tokenizer.to_str())
+
+    def lengths(self, texts: list[str], longest: int) -> Ints:
+        """Return the number of pieces of each text, with the two at the ends, at most `longest`."""
+        return np.array([min(len(one.ids), longest) for one in self.tokenizer.encode_batch(texts)], dtype=np.int64)
+
+    def encode(self, texts: list[str], longest: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return the numbers, padded to the longest of these texts, and where there is text."""
+        rows = [one.ids for one in self.tokenizer.encode_batch(texts)]
+        rows = [ids if len(ids) <= longest else [*ids[: longest - 1], self.sep] for ids in rows]
+        lengths = np.array([len(ids) for ids in rows], dtype=np.int64)
+        there = np.arange(lengths.max(initial=0)) < lengths[:, None]
+        numbers = np.full(there.shape, self.pad, dtype=np.int64)
+        numbers[there] = [number for ids in rows for number in ids]
+        return numbers, there
+
+    def decode(self, ids: Ints) -> str:
+        """Return the pieces of a row, without padding."""
+        return " ".join(self.tokenizer.id_to_token(int(k)) or "?" for k in ids if k != self.pad)
+
+
+def _read(file: Path) -> Tokenizer:
+    try:
+        if file.suffix == ".json":
+            return Tokenizer.from_file(str(file))
+        return wordpiece.tokenizer(file.read_text(encoding="utf-8").split("\n")[:-1])
+    except InputError:
+        raise
+    except Exception as error:  # the library raises bare exceptions
+        raise InputError(f"vocabulary {str(file)!r} can't be read: {error}") from None

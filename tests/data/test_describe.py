@@ -1,0 +1,161 @@
+"""Divergences against their definition, the description of a stream, and the commands as a user runs them."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.sparse import csr_array
+from scipy.spatial.distance import jensenshannon
+
+from coreplay.cli import main
+from coreplay.data import FederatedStream, load, save
+from coreplay.data.describe import describe
+from coreplay.data.divergence import between_rows, jensen_shannon, to_the_rest
+from coreplay.report.stream import markdown, write
+from tests.data.shared import needs_shared_data, real
+
+PERSON = {"NAME": "Ann Lee", "EMAIL": "ann@example.org"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def coreplay(capsys, monkeypatch):
+    """Run the command line in this process, which saves the time of the imports."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["coreplay", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capsys.readouterr()
+        return Shown(int(ended.value.code or 0), written.out, written.err)
+
+    return run
+
+
+COUNTS = arrays(np.float64, (4, 6), elements=st.integers(0, 9).map(float))
+
+
+@given(COUNTS)
+def test_divergences_are_as_defined(counts):
+    counts = counts[counts.sum(axis=1) > 0]
+    table = between_rows(counts)
+    for a in range(len(counts)):
+        for b in range(len(counts)):
+            assert table[a, b] == pytest.approx(jensenshannon(counts[a], counts[b], base=2) ** 2, abs=1e-9)
+    rest = to_the_rest(csr_array(counts))
+    for k in range(len(counts)):
+        others = np.delete(counts, k, axis=0).sum(axis=0)
+        if others.sum():
+            assert rest[k] == pytest.approx(jensen_shannon(counts[k], others), abs=1e-9)
+        else:
+            assert np.isnan(rest[k])
+
+
+def test_a_stream_is_described_as_it_is():
+    stream = FederatedStream(
+        ["a", "a", "b", "b", "b"], [0, 1, 0, 1, 1], [0, 0, 0, 0, 1], ["Stop it!", "don't", "stop it", "go", "don't"]
+    )
+    text, details = describe(stream)
+    assert (text.samples, text.test_samples, text.clients, text.periods) == (5, 1, 2, 2)
+    assert text.vocabulary == 4
+    assert text.distinct == 4
+    assert text.mean_words == pytest.approx(7 / 5)
+    assert text.samples_per_period == [2, 3]
+    assert text.drift_first_last == 1.0
+    assert details.counts.tolist() == [[1, 1], [1, 2]]
+    p, q = np.array([1, 1, 1, 0]) / 3, np.array([1, 1, 1, 1]) / 4
+    assert text.heterogeneity == pytest.approx(jensen_shannon(p, q))
+
+
+def test_one_client_or_one_period_can_be_described(tmp_path):
+    stream = FederatedStream(["a", "a"], [0, 0], [0, 1], ["x", "y"])
+    text, details = describe(stream)
+    assert text.drift_neighbours == []
+    assert text.heterogeneity == 0
+    write("alone", text, details, tmp_path / "alone.svg")
+    assert "| 0 | 2 | 1 |  |" in markdown("alone", text)
+
+
+def test_describe_command(tmp_path, coreplay):
+    save(load("synthetic", clients=12, periods=3), tmp_path / "s.parquet")
+    shown = coreplay("data", "describe", tmp_path / "s.parquet", "--figure", tmp_path / "s.png")
+    assert shown.returncode == 0, shown.stderr
+    assert "| clients | 12 |" in shown.stdout
+    assert "random split" in shown.stdout
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+    told = json.loads(
+        coreplay("data", "describe", "synthetic", "--option", "clients=12", "--option", "periods=3", "--json").stdout
+    )
+    assert told["clients"] == 12
+    assert told["heterogeneity"] > told["heterogeneity_random"]
+
+
+def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path, coreplay):
+    lines = ["who,said,at", *(f"u{k % 3},text {k},2026-01-{1 + k % 28:02d}" for k in range(60)), "u1,,2026-01-02"]
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    named = ("--client", "who", "--text", "said", "--timestamp", "at", "--days", "7", "--periods", "4")
+    shown = coreplay("data", "describe", tmp_path / "log.csv", *named, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert (
+        json.loads(shown.stdout)["samples_per_period"] == [17, 15, 14, 14] or json.loads(shown.stdout)["periods"] == 4
+    )
+    assert f"warning: empty text in 1 row, first at {tmp_path / 'log.csv'}:62: skipped" in shown.stderr
+    wrong = coreplay("data", "describe", tmp_path / "log.csv")
+    assert wrong.returncode == 2
+    assert "log.csv:2: unknown column 'client_id'" in wrong.stderr
+    assert coreplay("data", "describe", tmp_path / "log.csv", *named, "--figure", "x.gif").returncode == 2
+
+
+def test_make_and_sources_commands(tmp_path, coreplay):
+    out = tmp_path / "s.parquet"
+    shown = coreplay("data", "make", "digits", "-o", out, "--option", "clients=4", "--json")
+    assert json.loads(shown.stdout)["samples"] == 1797
+    assert len(load("files", path=out).clients) == 4
+    shown = coreplay("data", "make", "synthetic", "-o", out, "--option", "clients=3", "--option", "periods=2")
+    assert "3 clients, 2 periods" in shown.stdout
+    assert coreplay("data", "make", "synthetic", "-o", out, "--option", "clients").returncode == 2
+    assert set(json.loads(coreplay("data", "sources", "--json").stdout)) >= {"synthetic", "files", "git", "huggingface"}
+    assert "digits " in coreplay("data", "sources").stdout
+
+
+@pytest.mark.parametrize("command", ["sources", "make", "from-git", "describe"])
+def test_help_shows_an_example(command, coreplay):
+    assert f"Example: coreplay data {command}" in coreplay("data", command, "--help").stdout
+
+
+def test_from_git_command(tmp_path, coreplay):
+    from tests.data.test_git import git
+
+    git(tmp_path, "init", "-q", "repo")
+    for k in range(12):
+        who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in PERSON.items()}
+        dates = {f"GIT_{role}_DATE": f"2026-01-{k + 1:02d}T12:00:00Z" for role in ("AUTHOR", "COMMITTER")}
+        git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", f"Write part {k}", **who, **dates)
+    out = tmp_path / "s.parquet"
+    shown = coreplay("data", "from-git", tmp_path / "repo", "-o", out, "--days", "6", "--periods", "2", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["periods"] == 2
+    assert load("files", path=out).counts().sum() == 12
+    assert coreplay("data", "from-git", tmp_path, "-o", out).returncode == 2
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", ["apache_commits", "debian_changelogs", "slurp_speakers"])
+def test_the_real_streams_can_be_described(name, tmp_path, coreplay):
+    shown = coreplay("data", "describe", real(name), "--figure", tmp_path / "s.png", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["drift_first_last"] > 1.5 * json.loads(shown.stdout)["drift_first_last_random"]

@@ -1,0 +1,189 @@
+"""Periods, splits, partitions and limits against slow, obvious code."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coreplay.data import Clients, DataWarning, Periods, load
+from coreplay.data.clients import limited, partition
+from coreplay.data.periods import DAY, cut_by_order, cut_by_time, last_of_each
+from coreplay.errors import InputError
+from tests.data.shared import needs_shared_data, real
+
+
+@given(
+    st.lists(st.integers(-50, 300), min_size=1), st.integers(1, 40), st.integers(1, 8), st.sampled_from([0, 0.2, 0.5])
+)
+def test_periods_by_time(days, length, number, share):
+    rule = Periods(days=length, number=number, start="1970-01-11", test=share)
+    cut = cut_by_time(np.array(days) * DAY, rule)
+    for day, period, test in zip(days, cut.period, cut.test, strict=True):
+        since = day - 10
+        expected = since // length if 0 <= since < length * number else -1
+        assert period == expected
+        assert test == (share > 0 and (since % length) / length >= 1 - share - 1e-12)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=50), st.integers(1, 12))
+def test_a_number_of_periods_covers_the_whole_time(seconds, number):
+    cut = cut_by_time(np.array(seconds), Periods(number=number))
+    assert cut.periods == number
+    assert cut.period.min() == 0
+    assert cut.period.max() < number
+
+
+def test_the_papers_four_and_one_weeks():
+    hours = np.arange(0, 350 * 24) * 3600
+    cut = cut_by_time(hours, Periods(days=35, number=10, test=0.2))
+    assert np.bincount(cut.period).tolist() == [35 * 24] * 10
+    assert np.bincount(cut.period[cut.test]).tolist() == [7 * 24] * 10
+    assert (cut.test == (hours // DAY % 35 >= 28)).all()
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(1, 6), st.sampled_from([0.0, 0.3, 0.5]))
+def test_order_is_cut_into_equal_parts_and_ties_stay_together(order, number, share):
+    values = np.array(order)
+    cut = cut_by_order(values, Periods(number=number, test=share))
+    for a in range(len(order)):
+        for b in range(len(order)):
+            if order[a] < order[b]:
+                assert cut.period[a] <= cut.period[b]
+            if order[a] == order[b]:
+                assert (cut.period[a], cut.test[a]) == (cut.period[b], cut.test[b])
+            if cut.period[a] == cut.period[b] and cut.test[a] and not cut.test[b]:
+                assert order[a] > order[b]
+    if len(set(order)) == len(order) and len(order) % number == 0:
+        assert np.bincount(cut.period, minlength=number).tolist() == [len(order) // number] * number
+
+
+@needs_shared_data
+def test_the_deciles_of_slurp_come_out_as_its_makers_cut_them():
+    rule = {"by": "order", "number": 10, "test_by": "given"}
+    options = {"clients": {"least": 0}, "duplicates": "keep"}
+    ours = load("files", path=real("slurp_speakers"), columns={"order": "prompt_order"}, periods=rule, **options)
+    theirs = load("files", path=real("slurp_speakers"), **options)
+    ours_of = dict(zip(ours.ids.tolist(), ours.period.tolist(), strict=True))
+    same = [ours_of.get(k) == t for k, t in zip(theirs.ids.tolist(), theirs.period.tolist(), strict=True)]
+    assert np.mean(same) > 0.998  # they cut at other values where sentences tie
+
+
+def test_last_of_each_takes_the_last_share():
+    test = last_of_each(np.array([0, 0, 0, 0, 0, 1]), np.array([5, 1, 4, 2, 3, 9]), 0.4)
+    assert test.tolist() == [True, False, True, False, False, False]
+
+
+def file(tmp_path, rows):
+    path = tmp_path / "s.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_rows_outside_all_periods_are_counted(tmp_path):
+    rows = [{"client_id": "a", "text": str(k), "timestamp": k * DAY} for k in range(20)]
+    with pytest.warns(DataWarning, match=r"a time outside all periods in 12 rows, first at .*:1: left out"):
+        stream = load("files", path=file(tmp_path, rows), periods={"days": 4, "start": "1970-01-05", "number": 2})
+    assert stream.counts().tolist() == [[4, 4]]
+    with pytest.raises(InputError, match="no row lies in any period"):
+        load("files", path=file(tmp_path, rows), periods={"days": 4, "start": "2000-01-05", "number": 2})
+
+
+def test_a_hash_of_the_text_splits_when_nothing_else_can(tmp_path):
+    rows = [{"client_id": "a", "text": f"t{k % 400}", "period": k // 400} for k in range(800)]
+    stream = load("files", path=file(tmp_path, rows))
+    test, train = ({text for t in (0, 1) for text in stream.of_period(t, split).texts} for split in ("test", "train"))
+    assert not test & train
+    assert 50 < len(test) < 110
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"periods": {"by": "tme"}}, "unknown way to make periods 'tme': did you mean 'time'"),
+        ({"periods": {"by": "time"}}, "periods by time need a column for the timestamp"),
+        ({"periods": {"by": "order"}}, "periods by order need a column for the order"),
+        ({"periods": {"day": 3}}, "unknown option of periods 'day': did you mean 'days'"),
+        ({"periods": {"test": 1.0}}, "test share"),
+        ({"periods": {"days": 0}}, "days must be"),
+        ({"periods": {"number": 0}}, "number of periods"),
+        ({"periods": {"test_by": "last"}}, "needs timestamps or an order"),
+        ({"periods": {"test_by": "given"}}, "needs a split column"),
+        ({"clients": {"by": "dirichlet", "number": 3}}, "need a label column"),
+        ({"clients": {"by": "col"}}, "unknown way to make clients"),
+        ({"clients": {"lest": 3}}, "unknown option of clients 'lest': did you mean 'least'"),
+        ({"clients": {"least": 30}}, "the limits leave no client"),
+        ({"clients": {"most": 0}}, "most must be at least 1"),
+        ({"clients": {"alpha": 0}}, "alpha must be above 0"),
+        ({"columns": {"client": ""}}, "clients come from a column, and there is none"),
+        ({"duplicates": "drop"}, "duplicates must be"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path, options, message):
+    rows = [{"client_id": "a", "text": str(k), "period": 0} for k in range(20)]
+    with pytest.raises(InputError, match=message):
+        load("files", path=file(tmp_path, rows), **options)
+
+
+LABELS = [f"l{k % 10}" for k in range(4000)]
+
+
+def shares(clients):
+    table = np.zeros((40, 10))
+    for client, label in zip(clients, LABELS, strict=True):
+        table[int(client.removeprefix("client")), int(label[1:])] += 1
+    return (table.max(axis=1) / np.maximum(table.sum(axis=1), 1)).mean()
+
+
+def test_partitions_deal_every_row_once_and_by_the_strength_asked():
+    made = {a: partition(LABELS, Clients(by="dirichlet", number=40, alpha=a)) for a in (0.1, 100.0)}
+    assert all(len(clients) == len(LABELS) for clients in made.values())
+    assert shares(made[0.1]) > 0.4
+    assert shares(made[100.0]) < 0.2
+    assert made[0.1] == partition(LABELS, Clients(by="dirichlet", number=40, alpha=0.1))
+    assert made[0.1] != partition(LABELS, Clients(by="dirichlet", number=40, alpha=0.1, seed=1))
+    iid = partition(LABELS, Clients(by="iid", number=40))
+    assert np.unique(iid, return_counts=True)[1].tolist() == [100] * 40
+    two = partition(LABELS, Clients(by="pathological", number=40, labels_each=2))
+    assert max(len({label for c, label in zip(two, LABELS, strict=True) if c == client}) for client in set(two)) == 2
+    with pytest.raises(InputError, match="at most the number of rows"):
+        partition(["a"], Clients(by="iid", number=40))
+
+
+def test_dealt_clients_need_no_client_column(tmp_path):
+    rows = [{"text": f"t {k}", "period": k % 2, "label": f"l{k % 3}"} for k in range(300)]
+    stream = load("files", path=file(tmp_path, rows), clients={"by": "dirichlet", "number": 5, "least": 0})
+    assert len(stream) == 300
+    assert set(stream.clients) <= {f"client{k}" for k in range(5)}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 2), st.booleans()), min_size=1, max_size=60),
+    st.integers(1, 4),
+    st.integers(0, 5),
+)
+def test_limits(rows, most, least):
+    client, period, test = ([row[k] for row in rows] for k in range(3))
+    kept, notes = limited(client, np.array(period), np.array(test), Clients(most=most, least=least))
+    left = [rows[k] for k in kept]
+    trained = {c: sum(min(most, rows.count((c, t, False))) for t in range(3)) for c in set(client)}
+    for c in set(client):
+        for t in range(3):
+            for split in (False, True):
+                expected = min(most, rows.count((c, t, split))) if trained[c] >= least else 0
+                assert left.count((c, t, split)) == expected
+    assert any("clients have fewer" in note for note in notes) == any(n < least for n in trained.values())
+
+
+def test_small_clients_are_reported_and_some_can_be_drawn(tmp_path):
+    rows = [{"client_id": f"c{k % 10}", "text": str(k), "period": 0} for k in range(200)]
+    rows.append({"client_id": "lonely", "text": "hello", "period": 0})
+    options = {"periods": {"test": 0}, "clients": {"least": 5, "keep": 4}}
+    with pytest.warns(DataWarning) as caught:
+        stream = load("files", path=file(tmp_path, rows), **options)
+    assert "1 of 11 clients have fewer than 5 training samples ('lonely'): left out with their 1 rows" in str(
+        caught[0].message
+    )
+    assert "4 of 10 clients chosen at random" in str(caught[1].message)
+    assert len(stream.clients) == 4

@@ -1,0 +1,242 @@
+"""Masks and losses of masked language modelling, against transformers' own loss and plain loops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coreplay.data import FederatedStream, load
+from coreplay.errors import InputError
+from coreplay.tasks import batches, evaluate, make, tally
+from coreplay.tasks.masking import mask
+
+SMALL = {"layers": 2, "hidden": 24, "heads": 2, "feed_forward": 32, "vocabulary_size": 400}
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return load("synthetic", clients=6, periods=2)
+
+
+@pytest.fixture(scope="module")
+def task(stream):
+    return make("masked_lm", stream, **SMALL)
+
+
+def masked(lengths, ids, **more):
+    width = max(lengths)
+    numbers = np.arange(len(lengths) * width).reshape(-1, width) + 100
+    allowed = np.arange(width) < np.array(lengths)[:, None]
+    settings = {"seed": 0, "epoch": 0, "share": 0.15, "mask_id": 4, "words": range(5, 90)} | more
+    return numbers, allowed, mask(numbers, allowed, np.array(ids, dtype=np.uint64), **settings)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2**64 - 1)), min_size=1, max_size=8), st.floats(0.05, 0.9))
+def test_masks_cover_the_share_and_only_allowed_places(rows, share):
+    lengths, samples = [row[0] for row in rows], [row[1] for row in rows]
+    if not max(lengths):
+        return
+    numbers, allowed, found = masked(lengths, samples, share=share)
+    for k, n in enumerate(lengths):
+        real = found.targets[k] != -100
+        assert real.sum() == (max(1, math.floor(share * n + 0.5)) if n else 0)
+        places = found.positions[k][real]
+        assert len(set(places.tolist())) == len(places)
+        assert allowed[k, places].all()
+        assert (found.targets[k][real] == numbers[k, places]).all()
+        untouched = np.setdiff1d(np.arange(len(numbers[k])), places)
+        assert (found.ids[k, untouched] == numbers[k, untouched]).all()
+
+
+def test_masks_do_not_depend_on_the_batch():
+    _, _, together = masked([9, 20, 14], [7, 8, 9])
+    _, _, alone = masked([14], [9])
+    _, _, again = masked([14], [9])
+    real = alone.targets[0] != -100
+    assert together.positions[2][together.targets[2] != -100].tolist() == alone.positions[0][real].tolist()
+    assert again.ids.tolist() == alone.ids.tolist()
+
+
+def test_masks_are_fixed_numbers():
+    """Written down, so that another version, machine or process that masks differently is found out."""
+    _, _, found = masked([12, 12], [1, 2**63 + 5], seed=3, epoch=2, share=0.3)
+    assert found.positions.tolist() == [[0, 4, 7, 10], [1, 4, 7, 9]]
+    assert (found.ids != np.arange(24).reshape(2, 12) + 100).sum() == 7
+
+
+def test_masks_change_with_seed_sample_and_epoch_as_often_as_chance():
+    n = 4000
+    _, _, base = masked([20] * n, range(n))
+    for change in ({"seed": 1}, {"epoch": 1}):
+        _, _, other = masked([20] * n, range(n), **change)
+        same = (base.positions == other.positions).all(axis=1).mean()
+        assert same < 0.005  # three places of twenty: 1 in 1140
+    counts = np.bincount(base.positions.ravel(), minlength=20)
+    assert abs(counts / (3 * n) - 1 / 20).max() < 0.006
+    shown = np.take_along_axis(base.ids, base.positions, axis=1)
+    assert abs((shown == 4).mean() - 0.8) < 0.02
+    assert abs((shown == base.targets).mean() - 0.1) < 0.02
+
+
+def test_evaluation_masks_are_the_same_in_all_runs_and_training_masks_are_not(stream, task):
+    other = make("masked_lm", stream, **SMALL, seed=9)
+    samples = stream.of_period(0)
+    for name, tensor in task.collate(samples).items():
+        assert torch.equal(tensor, other.collate(samples)[name])
+    assert not torch.equal(task.collate(samples, 0)["input_ids"], other.collate(samples, 0)["input_ids"])
+    assert not torch.equal(task.collate(samples, 0)["input_ids"], task.collate(samples, 1)["input_ids"])
+
+
+def test_losses_are_those_of_transformers(stream, task):
+    model = task.model(0).eval()
+    batch = task.collate(stream.of_period(0)[:40], epoch=0)
+    labels = torch.full_like(batch["input_ids"], -100)
+    for k in range(40):
+        for place, target in zip(batch["positions"][k], batch["targets"][k], strict=True):
+            if target != -100:
+                labels[k, place] = target
+    theirs = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
+    assert task.loss(model, batch).item() == pytest.approx(theirs.item(), rel=1e-5)
+    assert task.per_sample_loss(model, batch).shape == (40,)
+    assert (task.weights(batch) >= 1).all()
+
+
+def test_the_loss_of_a_sample_does_not_depend_on_the_others(stream, task):
+    model = task.model(0).eval().double()
+    samples = stream.of_period(0)[:12]
+    together = task.per_sample_loss(model, task.collate(samples, epoch=4))
+    for k in range(12):
+        alone = task.per_sample_loss(model, task.collate(samples[[k]], epoch=4))
+        assert alone.item() == pytest.approx(together[k].item(), rel=1e-9)
+
+
+def test_perplexity_is_the_exponential_of_the_mean_over_masked_pieces(stream, task):
+    model = task.model(0)
+    samples = stream.of_period(1, "test")
+    model.train()
+    found = evaluate(task, model, samples, size=7)
+    assert model.training
+    model.eval()
+    batch = task.collate(samples)
+    mean = (task.per_sample_loss(model, batch).double().sum() / task.weights(batch).sum()).item()
+    assert found == pytest.approx(math.exp(mean), rel=1e-5)
+    parts = tally(task, model, samples[:9]) + tally(task, model, samples[9:])
+    assert task.finish(parts.mean) == pytest.approx(found, rel=1e-5)
+    assert math.isnan(tally(task, model, samples[:0]).mean)
+
+
+def test_batches_hold_every_sample_once_in_like_lengths(stream, task):
+    samples = stream.of_period(0)
+    made = list(batches(task, samples, 8, seed=1, epoch=0))
+    assert sum(len(batch["input_ids"]) for batch in made) == len(samples)
+    cells = sum(batch["input_ids"].numel() for batch in made)
+    filled = sum(int(batch["attention_mask"].sum()) for batch in made)
+    assert filled / cells > 0.85
+    again = list(batches(task, samples, 8, seed=1, epoch=0))
+    assert all(torch.equal(a["input_ids"], b["input_ids"]) for a, b in zip(made, again, strict=True))
+    other = list(batches(task, samples, 8, seed=1, epoch=1))
+    assert not all(torch.equal(a["positions"], b["positions"]) for a, b in zip(made, other, strict=True))
+    with pytest.raises(InputError, match="batch size"):
+        next(batches(task, samples, 0, seed=1, epoch=0))
+
+
+def test_models_start_alike_for_a_seed_and_leave_the_random_state(task):
+    torch.manual_seed(4)
+    before = torch.get_rng_state()
+    one, two, other = task.model(1), task.model(1), task.model(2)
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(next(one.parameters()), next(other.parameters()))
+
+
+def test_tinybert_is_the_default(stream):
+    model = make("masked_lm", stream, vocabulary_size=600).model(0)
+    config = model.config
+    sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
+    assert sizes == (4, 312, 12, 1200)
+
+
+def test_a_model_comes_from_a_folder(stream, task, tmp_path):
+    task.model(3).save_pretrained(tmp_path)
+    task.vocabulary.save(tmp_path)
+    again = make("masked_lm", stream, start=str(tmp_path))
+    samples = stream.of_period(0, "test")
+    assert again.vocabulary.pieces == task.vocabulary.pieces
+    assert evaluate(again, again.model(0), samples) == pytest.approx(evaluate(task, task.model(3), samples), rel=1e-6)
+    (tmp_path / "words.txt").write_text("\n".join(stream.of_period(0).texts))
+    text = make("masked_lm", stream, **SMALL, vocabulary_text=tmp_path / "words.txt")
+    assert text.vocabulary.pieces == task.vocabulary.pieces
+    larger = make("masked_lm", stream, start=str(tmp_path), vocabulary=large(tmp_path, task))
+    with pytest.raises(InputError, match="knows 330 words, the vocabulary has 331"):
+        larger.model(0)
+
+
+def large(folder, task):
+    path = folder / "large.txt"
+    path.write_text("".join(piece + "\n" for piece in [*task.vocabulary.pieces, "more"]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden": 25}, "hidden must be a multiple of heads"),
+        ({"layers": 0}, "layers must be at least 1"),
+        ({"share": 0.0}, "share, of the pieces"),
+        ({"longest": 2}, "longest must leave room"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"vocabulary_text": "none.txt"}, "vocabulary_text 'none.txt' can't be read"),
+        ({"hiden": 3}, "unknown option for task 'masked_lm' 'hiden'"),
+    ],
+)
+def test_mistakes_are_explained(stream, options, message):
+    with pytest.raises(InputError, match=message):
+        make("masked_lm", stream, **SMALL | options)
+
+
+def test_a_folder_without_a_model_is_named(stream, task, tmp_path):
+    task.vocabulary.save(tmp_path)
+    broken = make("masked_lm", stream, start=str(tmp_path))
+    with pytest.raises(InputError, match="can't be loaded from this folder"):
+        broken.model(0)
+
+
+def test_training_lowers_the_perplexity(stream, task):
+    model = task.model(0)
+    test = stream.of_period(0, "test")
+    before = evaluate(task, model, test)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    torch.manual_seed(0)
+    for epoch in range(8):
+        for batch in batches(task, stream.of_period(0), 16, seed=0, epoch=epoch):
+            optimiser.zero_grad()
+            task.loss(model, batch).backward()
+            optimiser.step()
+    assert evaluate(task, model, test) < 0.8 * before
+
+
+def test_a_text_without_pieces_has_no_loss_and_no_weight(task):
+    odd = FederatedStream(["a", "a"], [0, 0], [False, False], ["\u200b", "stop"])
+    batch = task.collate(odd.all())
+    losses = task.per_sample_loss(task.model(0).eval(), batch)
+    assert sorted((loss.item() > 0, w.item()) for loss, w in zip(losses, task.weights(batch), strict=True))[0] == (
+        False,
+        0.0,
+    )
+
+
+def test_the_gradient_matrix_takes_the_loss(stream, task):
+    gradients = pytest.importorskip("coreplay.gradients")
+    model = task.model(0).eval()
+    batch = task.collate(stream.of_period(0)[:6], epoch=0)
+    gram = gradients.gradient_matrix(model, task.per_sample_loss, batch).gram()
+    columns = []
+    for k in range(6):
+        model.zero_grad()
+        task.per_sample_loss(model, {name: tensor[[k]] for name, tensor in batch.items()}).sum().backward()
+        columns.append(np.concatenate([p.grad.flatten().numpy() for p in model.parameters()]))
+    unit = np.stack(columns) / np.linalg.norm(columns, axis=1, keepdims=True)
+    np.testing.assert_allclose(gram, unit @ unit.T, atol=1e-4)
