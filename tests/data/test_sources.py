@@ -95,7 +95,7 @@ def test_new_intents_are_unheard_before():
 def test_wrong_strengths_are_refused():
     with pytest.raises(InputError, match=r"clients = 0, habits = 2, alpha = -1"):
         load("synthetic", clients=0, habits=2, alpha=-1)
-    with pytest.raises(InputError, match="unknown option for source 'synthetic' 'drfit': did you mean 'drift'"):
+    with pytest.raises(InputError, match="unknown option 'drfit' of source 'synthetic': did you mean 'drift'"):
         load("synthetic", drfit=1)
     with pytest.raises(InputError, match="unknown source 'synthetc'"):
         load("synthetc")

@@ -189,7 +189,7 @@ def large(folder, task):
         ({"longest": 2}, "longest must leave room"),
         ({"dropout": 1.0}, "dropout"),
         ({"vocabulary_text": "none.txt"}, "vocabulary_text 'none.txt' can't be read"),
-        ({"hiden": 3}, "unknown option for task 'masked_lm' 'hiden'"),
+        ({"hiden": 3}, "unknown option 'hiden' of task 'masked_lm'"),
     ],
 )
 def test_mistakes_are_explained(stream, options, message):
