@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from coreplay import __version__
 from coreplay.data_commands import app as data_app
+from coreplay.data_commands import parse_options
 from coreplay.errors import InputError
 
 app = typer.Typer(
@@ -108,7 +109,7 @@ def select(
     if output is not None and output.suffix not in (".npy", ".json"):
         raise InputError(f"--output {str(output)!r} has suffix {output.suffix!r}: use .npy or .json")
     arrays = _named(read_arrays(file), str(file), gram)
-    selection = choose(**arrays, budget=budget, method=method, seed=seed, seen=seen, **_options(option or []))
+    selection = choose(**arrays, budget=budget, method=method, seed=seed, seen=seen, **parse_options(option or []))
     indices = selection.indices.tolist()
     result = {
         "method": method,
@@ -143,20 +144,6 @@ def _named(arrays: dict[str, Any], file: str, gram: bool) -> dict[str, Any]:
             raise InputError(f"file {file!r} has arrays {sorted(arrays)}: name one of them 'gradients' or 'gram'")
         named["gram" if gram else "gradients"] = arrays[others[0]]
     return named
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    """Parse name=value pairs; values are JSON where they can be, else text."""
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"--option must be name=value: got {pair!r}")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    return options
 
 
 @app.command("selectors")

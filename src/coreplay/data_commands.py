@@ -63,7 +63,7 @@ def make(
     from coreplay.data import load, save
 
     with _warnings(), _busy(f"making {output}"):
-        stream = load(source, **_options(option or []))
+        stream = load(source, **parse_options(option or []))
         save(stream, output)
     _told(stream, output, as_json)
 
@@ -142,7 +142,7 @@ def describe(
 
     if figure is not None and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {str(figure)!r} has suffix {figure.suffix!r}: use .png or .svg")
-    options = _options(option or [])
+    options = parse_options(option or [])
     source = file
     if file not in sources() or file == "files":
         named = {"client": client, "text": text, "label": label, "timestamp": timestamp, "period": period}
@@ -174,7 +174,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, {})}
 
 
-def _options(pairs: list[str]) -> dict[str, Any]:
+def parse_options(pairs: list[str]) -> dict[str, Any]:
     """Parse name=value pairs; values are JSON where they can be, else text."""
     options: dict[str, Any] = {}
     for pair in pairs:
