@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 def times(K: Floats, removed: Floats, d: Floats) -> Floats:
     """Return (K − diag(removed)) d; zeros of d are skipped when they are many.
 
-    On one core and without BLAS, whose threads cost ten times the product when two workers want the same cores.
+    On one core and without BLAS, whose threads get in each other's way when two workers want the same cores.
     """
     n = d.size
     out = np.empty(n)

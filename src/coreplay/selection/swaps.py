@@ -5,8 +5,7 @@ and u = diag(K) + 2c + 2r, exchanging i in S for j outside changes it by u_j −
 
 The descent takes for each i in turn the best j while that is negative: O(n) work an exchange. A tabu search then makes
 the best exchange of all even when it is a loss, and forbids for a few moves to undo it, so that it climbs out of one
-valley into the next; the best selection on the way is kept. For equal time this beat both random restarts and random
-kicks, the more so the larger the pool.
+valley into the next; the best selection on the way is kept.
 """
 
 import numpy as np
