@@ -125,3 +125,8 @@ def test_budget_of_the_whole_pool_takes_all():
 def test_unknown_diagonal_is_refused():
     with pytest.raises(InputError, match="unknown diagonal 'zeros': did you mean 'zero'"):
         minimise(np.eye(3), 1, diagonal="zeros")
+
+
+def test_a_linear_term_alone_decides_among_zero_gradients():
+    found = minimise(np.zeros((4, 4)), 1, linear=np.array([0.1, 0.02, 0.05, 0.03]))
+    assert found.x == pytest.approx([0, 1, 0, 0], abs=1e-6)

@@ -170,9 +170,11 @@ def solve_convex(K: Floats, c: Floats, budget: int, start: Floats, tolerance: fl
     x = start
     if n >= DESCENT_FIRST:  # a step costs less than a hundredth of a factorisation, and finds most of the sets
         x = descend(K, nothing, c, budget, x, tolerance, n // 8)
-    scale = 1e-12
+    scale = 0.0
     for i in range(n):
         scale = max(scale, K[i, i])
+    if scale == 0.0:  # all gradients are zero: a linear programme, in which only c has a scale
+        scale = 1.0
     best, least = x, np.inf
     marks = _mark(x)
     rho, lowest, last, settled = 1e-9, 1e-10, np.inf, True
