@@ -27,7 +27,7 @@ def pair(ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int) -> tu
 
 def line(what: str, ours: float, theirs: float, bound: str, note: str = "") -> None:
     """Print one row: both times in milliseconds, how many times faster we are, and what was asked for."""
-    print(f"{what:<46} {ours * 1e3:>10.3f} ms {theirs * 1e3:>10.3f} ms {theirs / ours:>8.1f}x  (asked: {bound}) {note}")
+    print(f"{what:<62} {ours * 1e3:>10.3f} ms {theirs * 1e3:>10.3f} ms {theirs / ours:>8.1f}x  (asked: {bound}) {note}")
 
 
 def mean(values: Sequence[float]) -> float:

@@ -139,12 +139,15 @@ def search(K: Floats, c: Floats, start: Ints, moves: int, rng: np.random.Generat
 def _polish(
     K: Floats, c: Floats, removed: Floats, start: Floats, budget: int, moves: int, rng: np.random.Generator
 ) -> tuple[Ints, float]:
-    """Relax with the diagonal as a linear term (on binary x the two are the same), take the top N, search."""
+    """Relax with the diagonal as a linear term (on binary x the two are the same), take the top N, search.
+
+    The relaxation is only where the search starts: to a gap of a tenth it takes half the time and ends as well.
+    """
     n = c.size
     linear = c.copy()
     for i in range(n):
         linear[i] += 0.5 * removed[i]
-    x = descend(K, removed, linear, budget, project(start, float(budget)), 1e-3, 5000)
+    x = descend(K, removed, linear, budget, project(start, float(budget)), 0.1, 5000)
     return search(K, c, np.argsort(-x, kind="mergesort")[:budget], moves, rng)
 
 
