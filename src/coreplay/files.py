@@ -13,10 +13,11 @@ from coreplay.errors import InputError
 
 
 @contextmanager
-def replacing(target: Path | str) -> Iterator[Path]:
+def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
     """Give a temporary path to write to; it becomes `target` only if the block ends without an error.
 
-    The temporary file keeps the suffix of the target, because writers choose a format by it.
+    The temporary file keeps the suffix of the target, because writers choose a format by it. What need not survive a
+    power failure may be written faster with `durable=False`.
     """
     target = Path(target)
     temporary = target.with_name(f".writing-{secrets.token_hex(8)}{target.suffix}")
@@ -27,8 +28,9 @@ def replacing(target: Path | str) -> Iterator[Path]:
         raise InputError(f"{str(target)!r} can't be written: {error.strerror}; choose another place") from None
     try:
         yield temporary
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
+        if durable:
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,7 +1,9 @@
 """A registry: one new file and one decorator add a selector, a layer rule or a task."""
 
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from coreplay.errors import InputError, unknown
@@ -11,6 +13,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class Registry(Generic[F]):
     """Named functions of one kind; the first line of a function's docstring is its description.
+
+    `home` is the package whose modules register our own on import; they are imported when somebody first asks.
 
     >>> greetings = Registry("greeting")
     >>> @greetings.register("hello")
@@ -23,9 +27,19 @@ class Registry(Generic[F]):
     'hello you!'
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, home: str | None = None) -> None:
         self.kind = kind
+        self._home = home
         self._entries: dict[str, F] = {}
+
+    @property
+    def _known(self) -> dict[str, F]:
+        if self._home is not None:
+            package = import_module(self._home)
+            for module in pkgutil.iter_modules(package.__path__):
+                import_module(f"{package.__name__}.{module.name}")
+            self._home = None
+        return self._entries
 
     def register(self, name: str) -> Callable[[F], F]:
         """Decorate a function to make it known under `name`."""
@@ -40,16 +54,16 @@ class Registry(Generic[F]):
 
     def __getitem__(self, name: str) -> F:
         try:
-            return self._entries[name]
+            return self._known[name]
         except KeyError:
-            raise unknown(self.kind, name, self._entries) from None
+            raise unknown(self.kind, name, self._known) from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._known
 
     def descriptions(self) -> dict[str, str]:
         """Names with the first line of each docstring, in order of registration."""
-        return {name: (inspect.getdoc(f) or "").partition("\n")[0] for name, f in self._entries.items()}
+        return {name: (inspect.getdoc(f) or "").partition("\n")[0] for name, f in self._known.items()}
 
     def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Check that each given option is a keyword-only parameter of the entry, and return them."""

@@ -38,6 +38,13 @@ class Rows:
     def __init__(self, gradients: ArrayLike) -> None:
         self._unit = unit_rows(gradients, "gradients")
 
+    @classmethod
+    def of_unit(cls, unit: NDArray[Any]) -> "Rows":
+        """Return the matrix of rows that are unit vectors already, or zero, without a copy."""
+        rows = cls.__new__(cls)
+        rows._unit = unit
+        return rows
+
     def __len__(self) -> int:
         return len(self._unit)
 

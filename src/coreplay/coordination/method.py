@@ -4,12 +4,9 @@ A method is a frozen dataclass whose fields are its options, registered with `co
 in `coreplay.coordination.methods`, or in any module of yours. `Client` and `Server` do the rest.
 """
 
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,17 +70,8 @@ class Method(ABC):
         return top(x, budget)
 
 
-_registry: Registry[type[Method]] = Registry("coordination method")
+_registry: Registry[type[Method]] = Registry("coordination method", "coreplay.coordination.methods")
 coordination_method = _registry.register
-
-
-@cache
-def known() -> Registry[type[Method]]:
-    """Return the registry with our own methods in it: each module of `methods` registers on import."""
-    package = import_module("coreplay.coordination.methods")
-    for module in pkgutil.iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
-    return _registry
 
 
 def coordination_methods() -> dict[str, str]:
@@ -92,7 +80,7 @@ def coordination_methods() -> dict[str, str]:
     >>> sorted(coordination_methods())
     ['alternating', 'corrective']
     """
-    return known().descriptions()
+    return _registry.descriptions()
 
 
 def make_method(name: str, **options: Any) -> Method:
@@ -101,4 +89,4 @@ def make_method(name: str, **options: Any) -> Method:
     >>> make_method("alternating", diagonal="zero")
     Alternating(diagonal='zero')
     """
-    return known()[name](**known().options(name, options))
+    return _registry[name](**_registry.options(name, options))

@@ -4,10 +4,7 @@ A source is a function of keyword options that returns a `FederatedStream`, regi
 own in `coreplay.data.kinds`, or in any module of yours.
 """
 
-import pkgutil
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 from coreplay.data.notes import warn
@@ -16,17 +13,8 @@ from coreplay.registry import Registry
 
 Source = Callable[..., FederatedStream]
 
-_registry: Registry[Source] = Registry("source")
+_registry: Registry[Source] = Registry("source", "coreplay.data.kinds")
 source = _registry.register
-
-
-@cache
-def _known() -> Registry[Source]:
-    """Return the registry with our own sources in it: each module of `kinds` registers on import."""
-    package = import_module("coreplay.data.kinds")
-    for module in pkgutil.iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
-    return _registry
 
 
 def sources() -> dict[str, str]:
@@ -35,7 +23,7 @@ def sources() -> dict[str, str]:
     >>> sources()["files"]
     'Read JSON lines, CSV or Parquet, plain or gzipped, with a column mapping.'
     """
-    return _known().descriptions()
+    return _registry.descriptions()
 
 
 def load(name: str, **options: Any) -> FederatedStream:
@@ -44,7 +32,6 @@ def load(name: str, **options: Any) -> FederatedStream:
     >>> load("synthetic", clients=3, periods=2, seed=1)
     FederatedStream(3 clients, 2 periods, 69 train + 12 test samples)
     """
-    known = _known()
-    stream = known[name](**known.options(name, options))
+    stream = _registry[name](**_registry.options(name, options))
     warn(stream.notes)
     return stream

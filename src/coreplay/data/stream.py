@@ -217,6 +217,31 @@ class FederatedStream:
         """Return every sample, without copying."""
         return self._rows(slice(None))
 
+    def only(self, clients: Sequence[str]) -> "FederatedStream":
+        """Return the stream of some of the clients.
+
+        >>> stream = FederatedStream(["bo", "al", "bo"], [0, 0, 1], [False] * 3, ["hi", "stop", "go on"])
+        >>> stream.only(["bo"])
+        FederatedStream(1 clients, 2 periods, 2 train + 0 test samples)
+        """
+        for client in clients:
+            if client not in self._client_numbers:
+                raise unknown("client", client, self.clients[:20])
+        wanted = np.isin(self.client_number, [self._client_numbers[client] for client in clients])
+        rows = np.flatnonzero(wanted)
+        samples = self.all()[rows]
+        return FederatedStream(
+            [self.clients[k] for k in self.client_number[rows].tolist()],
+            self.period[rows],
+            self.test[rows],
+            samples.content,
+            samples.labels if self.label_names else None,
+            samples.timestamp if self.has_times else None,
+            periods=self.periods,
+            label_names=self.label_names or None,
+            notes=self.notes,
+        )
+
     def cells(self, split: str = "train") -> Iterator[tuple[str, int, Samples]]:
         """Go through the (client, period, samples) that are not empty."""
         for k, t in np.argwhere(self.counts(split)):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coreplay.errors import InputError
-from coreplay.gradients.operator import GradientMatrix
+from coreplay.gradients.operator import Array, GradientMatrix
 from coreplay.gradients.passes import Passes
 from coreplay.gradients.problem import Problem
 from coreplay.gradients.projections import Projections
@@ -39,6 +39,10 @@ class SketchedGradients(GradientMatrix):
     def dimension(self) -> int:
         """The size of the sketch."""
         return self._values.shape[1]
+
+    def rows(self) -> Array:
+        """Return the unit sketches themselves, (n, size), one row a sample: all that later products need."""
+        return (self._values.double().cpu() * self._scale().unsqueeze(1)).to(self._values.dtype).numpy()
 
     def _like(self) -> Tensor:
         return self._values

@@ -4,11 +4,8 @@ A selector is a function ``(pool, budget, rng, *, options) -> indices`` (or ``(i
 `selector` in a file of its own in `coreplay.selection.methods`, or in any module of yours.
 """
 
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +22,7 @@ Selector = Callable[..., Outcome]
 
 DEFAULT_METHOD = "polished"
 
-_registry: Registry[Selector] = Registry("method")
+_registry: Registry[Selector] = Registry("method", "coreplay.selection.methods")
 selector = _registry.register
 
 
@@ -38,27 +35,18 @@ class Selection:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-@cache
-def _known() -> Registry[Selector]:
-    """Return the registry with our own selectors in it: each module of `methods` registers on import."""
-    package = import_module("coreplay.selection.methods")
-    for module in pkgutil.iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
-    return _registry
-
-
 def selectors() -> dict[str, str]:
     """Return the names of all selectors with a one-line description of each.
 
     >>> selectors()["naive_uniform"]
     'Sample uniformly from the whole pool, new and old alike.'
     """
-    return _known().descriptions()
+    return _registry.descriptions()
 
 
 def check_method(method: str, options: dict[str, Any]) -> None:
     """Raise an `InputError` if there is no such selector or it has no such option, before any work is done."""
-    _known().options(method, options)
+    _registry.options(method, options)
 
 
 def select(
@@ -133,7 +121,7 @@ def choose(
     >>> choose(gram=[[1.0, 0.5], [0.5, 1.0]], budget=1, method="exact").details["proved"]
     True
     """
-    function, options = _known()[method], _registry.options(method, options)
+    function, options = _registry[method], _registry.options(method, options)
     budget = whole_number(budget, "budget", least=1)
     pool = make_pool(gradients, gram=gram, features=features, new=new, seen=seen)
     if budget >= pool.size:

@@ -42,14 +42,19 @@ class Pool:
 
     size: int
     unit: NDArray[np.floating[Any]] | None = None
-    given_gram: Floats | None = None
+    given_gram: Floats | HasGram | None = None
     features: NDArray[np.floating[Any]] | None = None
     new: NDArray[np.bool_] | None = None
     seen: int | None = None
 
     @cached_property
     def gram(self) -> Floats:
-        """The cosines between the gradients of all samples, n x n; a zero gradient is similar to nothing."""
+        """The cosines between the gradients of all samples, n x n; a zero gradient is similar to nothing.
+
+        A gradient matrix is asked for them when somebody first wants them, which a random choice never does.
+        """
+        if isinstance(self.given_gram, HasGram):
+            return _of_length(_cosines(self.given_gram.gram()), self.size, "gram")
         if self.given_gram is not None:
             return self.given_gram
         assert self.unit is not None, "a pool is made from gradients or from a gram"
@@ -73,13 +78,13 @@ def make_pool(
     """Check what a user passed and make a pool of it; every error names the argument, the value and the remedy."""
     if (gradients is None) == (gram is None):
         raise InputError("pass either gradients= (one row a sample) or gram= (n x n), and not both")
-    unit = given = None
+    unit = None
+    given: Floats | HasGram | None = None
     if gram is not None:
         given = _cosines(gram)
         size = len(given)
     elif isinstance(gradients, HasGram):
-        given = _cosines(gradients.gram())
-        size = len(given)
+        given, size = gradients, len(gradients)
     else:
         unit = unit_rows(gradients, "gradients")
         size = len(unit)

@@ -4,10 +4,7 @@ A task is made by a function ``(stream, *, options) -> Task``, registered with `
 `coreplay.tasks.kinds`, or in any module of yours.
 """
 
-import pkgutil
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 from coreplay.data import FederatedStream
@@ -16,17 +13,8 @@ from coreplay.tasks.base import Task
 
 Maker = Callable[..., Task]
 
-_registry: Registry[Maker] = Registry("task")
+_registry: Registry[Maker] = Registry("task", "coreplay.tasks.kinds")
 task = _registry.register
-
-
-@cache
-def _known() -> Registry[Maker]:
-    """Return the registry with our own tasks in it: each module of `kinds` registers on import."""
-    package = import_module("coreplay.tasks.kinds")
-    for module in pkgutil.iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
-    return _registry
 
 
 def tasks() -> dict[str, str]:
@@ -35,7 +23,7 @@ def tasks() -> dict[str, str]:
     >>> sorted(tasks())
     ['image_classification', 'masked_lm', 'text_classification']
     """
-    return _known().descriptions()
+    return _registry.descriptions()
 
 
 def make(name: str, stream: FederatedStream, **options: Any) -> Task:
@@ -45,5 +33,4 @@ def make(name: str, stream: FederatedStream, **options: Any) -> Task:
     >>> make("image_classification", load("digits")).metric
     'accuracy'
     """
-    known = _known()
-    return known[name](stream, **known.options(name, options))
+    return _registry[name](stream, **_registry.options(name, options))

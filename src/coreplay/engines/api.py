@@ -1,0 +1,103 @@
+"""`run`: from a configuration to a finished run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coreplay.data import FederatedStream, load
+from coreplay.engines.local import LocalEngine
+from coreplay.errors import InputError, unknown
+from coreplay.federated.config import Config
+from coreplay.federated.events import Event, Observer
+from coreplay.federated.flat import FlatModel, Vector
+from coreplay.federated.folder import RunFolder
+from coreplay.federated.run import Conductor, Run, check
+from coreplay.seeding import generator
+from coreplay.tasks import Task, make
+
+ENGINES = ("local",)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What several runs may share: the stream, the task, and the model that they start from."""
+
+    stream: FederatedStream
+    task: Task
+    start: Vector
+
+
+def prepare(config: Config) -> Prepared:
+    """Make the stream, the task and the first model of a run, and check that they fit the configuration."""
+    if config.engine.name not in ENGINES:
+        raise unknown("engine", config.engine.name, ENGINES)
+    stream = load(config.stream.source, **config.stream.options)
+    if config.stream.clients is not None:
+        if config.stream.clients > len(stream.clients):
+            raise InputError(f"stream.clients = {config.stream.clients}: the stream has {len(stream.clients)}")
+        rng = generator(config.stream.sample, "client sample")
+        chosen = rng.choice(len(stream.clients), config.stream.clients, replace=False)
+        stream = stream.only([stream.clients[k] for k in np.sort(chosen)])
+    check(config, stream)
+    task = make(config.task.name, stream, **config.task.options)
+    return Prepared(stream, task, FlatModel(task.model(config.seed)).numpy().copy())
+
+
+def run(
+    config: Config,
+    folder: Path | str | None = None,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    prepared: Prepared | None = None,
+    engine: LocalEngine | None = None,
+) -> Run:
+    """Carry out a run, or go on with one.
+
+    Parameters
+    ----------
+    config
+        The configuration; when going on, that of the folder counts, except for the engine.
+    folder
+        Where the run is kept; by default `runs/NAME`, with a name made of strategy, budget and seed.
+    resume
+        Go on with the run in the folder, from its last checkpoint.
+    observer
+        Told of everything that happens.
+    prepared, engine
+        To share streams, models and worker processes between runs; each is made if absent.
+    """
+    path = Path(folder) if folder is not None else Path("runs") / default_name(config)
+    if resume:
+        place = RunFolder.open(path)
+        config = place.config().model_copy(update={"engine": config.engine})
+    elif (path / "config.toml").exists():
+        raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
+    things = prepared or prepare(config)
+    if not resume:
+        place = RunFolder.create(path, config)
+    owned = engine is None
+    serving = engine or LocalEngine(things.stream, things.task, things.start, config.engine.workers)
+    try:
+        serving.begin(config, path)
+        watched = observer or _nobody
+        return Conductor(config, things.stream, things.task, serving, place, things.start, watched).run()
+    finally:
+        if owned:
+            serving.close()
+
+
+def default_name(config: Config) -> str:
+    """Return the name of a run's folder.
+
+    >>> default_name(Config())
+    'synthetic-corrective-20-seed0'
+    """
+    replay = config.replay
+    budget = f"{replay.share:g}" if replay.share else str(replay.budget)
+    return f"{config.stream.source}-{replay.strategy}-{budget}-seed{config.seed}"
+
+
+def _nobody(event: Event) -> None:
+    pass

@@ -1,0 +1,298 @@
+"""The local engine: worker processes on this machine, one a core.
+
+The global model lies in shared memory, and so does one sum a worker. The clients of a round are dealt by size to a fixed
+number of groups; a group is trained and summed by one worker, and the groups' sums are added in their order. So the
+result is the same to the bit whatever the number of workers, and memory does not grow with the number of clients.
+"""
+
+import heapq
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coreplay.data import FederatedStream
+from coreplay.engines import worker as jobs
+from coreplay.engines.shared import SharedVector
+from coreplay.errors import InputError
+from coreplay.federated.config import Config
+from coreplay.federated.engine import Update, Watch
+from coreplay.federated.flat import Vector
+from coreplay.replay import Buffer, Store
+from coreplay.tasks import Tally, Task
+
+MEASURED_AT_ONCE = 1024  # test samples a job
+CHOSEN_AT_ONCE = 8  # clients a job of a selection
+
+
+class WorkerError(RuntimeError):
+    """A client failed twice; names it, with the traceback of the worker."""
+
+
+class LocalEngine:
+    """Runs on worker processes that may serve several runs, one after the other, of the same stream and task.
+
+    Parameters
+    ----------
+    start : vector
+        The model that runs start from; only its size and type matter here.
+    workers : int, optional
+        Processes; by default as many as this process may use cores.
+    """
+
+    def __init__(self, stream: FederatedStream, task: Task, start: Vector, workers: int | None = None) -> None:
+        self.stream, self.task = stream, task
+        stream.ids  # noqa: B018  computed once here instead of in every worker
+        self._sizes: dict[str, int] = {}
+        self._states: dict[str, bytes] = {}
+        self._begun: jobs.Begin | None = None
+        self._store: Store | None = None
+        self._scratch: Path | None = None
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["coreplay.engines.worker", "torch", "transformers"])
+        self._model = SharedVector(len(start), start.dtype.name)
+        self._workers: list[_Process] = []
+        try:
+            for _ in range(workers or len(os.sched_getaffinity(0))):
+                self._workers.append(self._start())
+            for process in self._workers:
+                process.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "LocalEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers and free the shared memory."""
+        for process in self._workers:
+            process.close()
+        self._workers = []
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._model.close()
+
+    def begin(self, config: Config, folder: Path) -> None:
+        """Serve this run from now on."""
+        if self._store is not None:
+            self._store.close()
+        self._groups = config.engine.groups
+        self._store = Store.open(folder / "buffers.sqlite")
+        self._scratch = folder / "scratch"
+        self._begun = jobs.Begin(config, folder / "buffers.sqlite", self._scratch)
+        for process in self._workers:
+            process.ask(self._begun)
+
+    def rewind(self, period: int) -> None:
+        """Go back to the buffers of the end of `period`."""
+        assert self._store is not None, "begin comes first"
+        self._store.rewind(period)
+        known = self._store.load_many(self._store.clients())
+        self._sizes = {client: len(buffer.items) for client, buffer in known.items()}
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many samples each client's buffer holds."""
+        return dict(self._sizes)
+
+    def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
+        """Train the clients group by group and add up in the order of the groups."""
+        self._model.values[:] = values
+        groups = self._dealt(clients, period)
+        change = np.zeros_like(values)
+        early: dict[int, Vector] = {}
+        told: dict[int, list[Any]] = {}
+        following = 0
+        work = [jobs.Train(period, round, group) for group in groups]
+        for number, reply, total in self._each(work, watch):
+            told[number] = reply
+            early[number] = total if number == following else total.copy()
+            while following in early:
+                change += early.pop(following)
+                following += 1
+        trained = [each for number in sorted(told) for each in told[number]]
+        loss = sum((each.loss for each in trained), Tally())
+        return Update(change, sum(each.samples for each in trained), loss)
+
+    def _dealt(self, clients: Sequence[str], period: int) -> list[tuple[str, ...]]:
+        """Deal the clients to groups of like size: the largest first, each to the group with the least so far."""
+        numbers = {client: k for k, client in enumerate(self.stream.clients)}
+        counts = self.stream.counts("train")[:, period]
+        size = {client: int(counts[numbers[client]]) + self._sizes.get(client, 0) for client in clients}
+        piles: list[tuple[int, int, list[str]]] = [(0, k, []) for k in range(min(self._groups, len(clients)))]
+        for client in sorted(clients, key=lambda c: (-size[c], c)):
+            load, k, members = heapq.heappop(piles)
+            heapq.heappush(piles, (load + size[client] + 1, k, [*members, client]))
+        return [tuple(members) for _, _, members in sorted(piles, key=lambda pile: pile[1])]
+
+    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+        """Measure the test set of every period, in parts."""
+        self._model.values[:] = values
+        sizes = self.stream.counts("test").sum(axis=0).tolist()
+        work = [
+            jobs.Measure(period, at, min(at + MEASURED_AT_ONCE, size))
+            for period, size in enumerate(sizes)
+            for at in range(0, size, MEASURED_AT_ONCE)
+        ]
+        found = {number: reply for number, reply, _ in self._each(work, watch)}
+        sums = [Tally()] * self.stream.periods
+        for number, job in enumerate(work):
+            sums[job.period] = sums[job.period] + found[number]
+        return sums
+
+    def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
+        """Let each client choose alone; all buffers change in one transaction."""
+        self._model.values[:] = values
+        work = [jobs.Choose(period, part) for part in _parts(clients)]
+        self._keep([buffer for _, reply, _ in self._each(work, watch) for buffer in reply])
+
+    def contribute(
+        self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch
+    ) -> Iterator[bytes]:
+        """Let clients answer a broadcast; the workers see to several clients at once."""
+        if broadcast is None:
+            self._states = {}
+            self._model.values[:] = values
+        work = [jobs.Contribute(period, part, self._states_of(part), broadcast) for part in _parts(clients)]
+        for number, reply, _ in self._each(work, watch):
+            for client, (contribution, state) in zip(work[number].clients, reply, strict=True):
+                self._states[client] = state
+                if contribution is not None:
+                    yield contribution
+
+    def settle(
+        self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch
+    ) -> None:
+        """Let each client keep what it chose; all buffers change in one transaction."""
+        self._model.values[:] = values
+        taking = [client for client in clients if client in self._states]
+        alone = [client for client in clients if client not in self._states]
+        work = [jobs.Settle(period, part, self._states_of(part), broadcast) for part in _parts(taking)]
+        work += [jobs.Settle(period, part, self._states_of(part), None) for part in _parts(alone)]
+        self._keep([buffer for _, reply, _ in self._each(work, watch) for buffer in reply])
+        self._states = {}
+
+    def _states_of(self, clients: Sequence[str]) -> tuple[bytes | None, ...]:
+        return tuple(self._states.get(client) for client in clients)
+
+    def _keep(self, buffers: list[Buffer]) -> None:
+        assert self._store is not None, "begin comes first"
+        self._store.replace_all(sorted(buffers, key=lambda buffer: buffer.client))
+        self._sizes |= {buffer.client: len(buffer.items) for buffer in buffers}
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _each(self, work: Sequence[Any], watch: Watch) -> Iterator[tuple[int, Any, Vector]]:
+        """Do all jobs, each on the next free worker; give (number, reply, the worker's vector) as they come.
+
+        A worker that dies is started anew; a client that fails is tried once more, and then given up with its traceback.
+        """
+        waiting = list(range(len(work)))[::-1]
+        busy: dict[int, int] = {}
+        tried: set[int] = set()
+        while waiting or busy:
+            for place, process in enumerate(self._workers):
+                if waiting and place not in busy:
+                    busy[place] = waiting.pop()
+                    process.send(work[busy[place]])
+            ready = wait([self._workers[place].connection for place in busy])
+            for place in [place for place in busy if self._workers[place].connection in ready]:
+                number = busy.pop(place)
+                process = self._workers[place]
+                reply = process.receive()
+                if not isinstance(reply, jobs.Failure):
+                    watch({"clients": len(getattr(work[number], "clients", ())), "client": _last(work[number])})
+                    yield number, reply, process.total.values
+                    continue
+                if reply.expected:
+                    raise InputError(reply.message)
+                who = reply.client or _last(work[number])
+                if number in tried:
+                    raise WorkerError(f"client {who!r} failed twice: {reply.message}\n{reply.trace}")
+                tried.add(number)
+                watch({"text": f"client {who!r} failed and is tried again: {reply.message}", "trace": reply.trace})
+                if not process.alive():
+                    process.close()
+                    self._workers[place] = self._start()
+                    self._workers[place].check()
+                    if self._begun is not None:
+                        self._workers[place].ask(self._begun)
+                waiting.append(number)
+
+    def _start(self) -> "_Process":
+        size, dtype = len(self._model.values), self._model.values.dtype.name
+        total = SharedVector(size, dtype)
+        setup = jobs.Setup(self.stream, self.task, size, dtype, self._model.name, total.name)
+        return _Process(self._context, setup, total)
+
+
+class _Process:
+    """A worker as the engine sees it."""
+
+    def __init__(self, context: Any, setup: jobs.Setup, total: SharedVector) -> None:
+        self.total = total
+        self.connection: Connection
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=jobs.main, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.send(setup)
+
+    def alive(self) -> bool:
+        return bool(self._process.is_alive())
+
+    def send(self, message: Any) -> None:
+        try:
+            self.connection.send(message)
+        except (BrokenPipeError, OSError):
+            pass  # it is dead: `receive` says so
+
+    def receive(self) -> Any:
+        """Return the reply; a `Failure` if the process died."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self._process.join(5)
+            code = self._process.exitcode
+            how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+            return jobs.Failure("", f"its worker process died ({how}); is memory short?", "")
+
+    def ask(self, message: Any) -> None:
+        """Send a message and wait for its reply, which must be no failure."""
+        self.send(message)
+        self.check()
+
+    def check(self) -> None:
+        reply = self.receive()
+        if isinstance(reply, jobs.Failure):
+            if reply.expected:
+                raise InputError(reply.message)
+            raise WorkerError(f"a worker process could not begin: {reply.message}\n{reply.trace}")
+
+    def close(self) -> None:
+        self.connection.close()
+        self._process.join(2)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.total.close()
+
+
+def _parts(clients: Sequence[str]) -> list[tuple[str, ...]]:
+    return [tuple(clients[at : at + CHOSEN_AT_ONCE]) for at in range(0, len(clients), CHOSEN_AT_ONCE)]
+
+
+def _last(job: Any) -> str:
+    clients = getattr(job, "clients", ())
+    return str(clients[-1]) if clients else ""

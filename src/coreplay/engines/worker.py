@@ -1,0 +1,213 @@
+"""A worker process of the local engine: one model instance, one thread, one job at a time.
+
+It lives as long as its pipe: when the engine is gone, killed or not, reading fails and the worker ends.
+"""
+
+import os
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from coreplay.coordination import Broadcast
+from coreplay.data import FederatedStream
+from coreplay.engines.shared import SharedVector
+from coreplay.federated.config import Config
+from coreplay.federated.flat import FlatModel
+from coreplay.federated.site import Answer, Site
+from coreplay.federated.training import Trained
+from coreplay.replay import Buffer, Store
+from coreplay.tasks import Tally, Task
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker is started with."""
+
+    stream: FederatedStream
+    task: Task
+    size: int
+    dtype: str
+    model: str  # names of shared memory: the global model, and this worker's sum
+    total: str
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A run begins: its configuration, its buffers and its scratch folder."""
+
+    config: Config
+    buffers: Path
+    scratch: Path
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train these clients one after the other and leave Σ samples · change in the worker's vector."""
+
+    period: int
+    round: int
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Measure the model on rows `start` to `stop` of a period's test set."""
+
+    period: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Choose:
+    """Let these clients choose alone."""
+
+    period: int
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Contribute:
+    """Let these clients answer a broadcast; with what each must be reminded of."""
+
+    period: int
+    clients: tuple[str, ...]
+    states: tuple[bytes | None, ...]
+    broadcast: bytes | None
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Let these clients finish."""
+
+    period: int
+    clients: tuple[str, ...]
+    states: tuple[bytes | None, ...]
+    broadcast: bytes | None
+
+
+Job = Begin | Train | Measure | Choose | Contribute | Settle
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job failed: at which client, and how. `expected` marks wrong input, which a second try would not mend."""
+
+    client: str
+    message: str
+    trace: str
+    expected: bool = False
+
+
+class Worker:
+    """Does jobs; each method returns what goes back to the engine."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._stream, self._task = setup.stream, setup.task
+        self._model = SharedVector(setup.size, setup.dtype, setup.model)
+        self._total = SharedVector(setup.size, setup.dtype, setup.total)
+        self._flat = FlatModel(setup.task.model(0))
+        self._site: Site | None = None
+        self.client = ""  # whom the worker is busy with
+
+    @property
+    def site(self) -> Site:
+        """The client side of the current run."""
+        assert self._site is not None, "a run begins with Begin"
+        return self._site
+
+    def do(self, job: Job) -> Any:
+        """Do a job."""
+        match job:
+            case Begin():
+                return self._begin(job)
+            case Train():
+                return self._train(job)
+            case Measure():
+                return self._measure(job)
+            case Choose():
+                return [self._at(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
+            case Contribute():
+                return self._contribute(job)
+            case Settle():
+                return self._settle(job)
+
+    def _at(self, client: str) -> Site:
+        self.client = client
+        return self.site
+
+    def _begin(self, job: Begin) -> None:
+        if self._site is not None:
+            self._site.store.close()
+        store = Store.open(job.buffers)
+        self._site = Site(job.config, self._stream, self._task, self._flat, store, job.scratch)
+
+    def _train(self, job: Train) -> list[Trained]:
+        import torch
+
+        start, total = torch.from_numpy(self._model.values), torch.from_numpy(self._total.values)
+        told = []
+        for k, client in enumerate(job.clients):
+            trained = self._at(client).train(client, job.period, job.round, self._model.values)
+            change = self._flat.values.sub_(start)
+            if k:
+                total.add_(change, alpha=trained.samples)
+            else:
+                torch.mul(change, trained.samples, out=total)
+            told.append(trained)
+        return told
+
+    def _measure(self, job: Measure) -> Tally:
+        samples = self._stream.of_period(job.period, "test")[slice(job.start, job.stop)]
+        return self.site.tally(samples, self._model.values)
+
+    def _contribute(self, job: Contribute) -> list[tuple[bytes | None, bytes]]:
+        broadcast = None if job.broadcast is None else Broadcast.from_bytes(job.broadcast)
+        answers: list[Answer] = [
+            self._at(client).coordinate(client, job.period, self._model.values, state, broadcast)
+            for client, state in zip(job.clients, job.states, strict=True)
+        ]
+        return [(None if a.contribution is None else a.contribution.to_bytes(), a.state) for a in answers]
+
+    def _settle(self, job: Settle) -> list[Buffer]:
+        broadcast = None if job.broadcast is None else Broadcast.from_bytes(job.broadcast)
+        return [
+            self._at(client).settle(client, job.period, self._model.values, state, broadcast)
+            for client, state in zip(job.clients, job.states, strict=True)
+        ]
+
+
+def main(connection: Connection) -> None:
+    """Serve jobs until the engine is gone."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    from coreplay.errors import InputError
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the engine's affair
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        worker: Worker | None = None
+        while True:
+            try:
+                job = connection.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                if isinstance(job, Setup):
+                    worker, reply = Worker(job), None
+                else:
+                    assert worker is not None, "the first message is the setup"
+                    worker.client = ""
+                    reply = worker.do(job)
+            except Exception as error:
+                name = worker.client if worker else ""
+                reply = Failure(name, str(error), traceback.format_exc(), isinstance(error, InputError))
+            try:
+                connection.send(reply)
+            except (BrokenPipeError, OSError):
+                return

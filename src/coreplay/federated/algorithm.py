@@ -1,0 +1,77 @@
+"""Federated algorithms: two pure functions over explicit state, and the registry of them.
+
+An algorithm says what a client adds to its gradients (`local`) and what the server makes of the mean change (`update`).
+It is a frozen dataclass whose fields are its options, registered with `algorithm` in a file of its own in
+`coreplay.federated.algorithms`, or in any module of yours.
+"""
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coreplay.errors import InputError
+from coreplay.registry import Registry
+
+Vector = NDArray[np.floating]
+State = Mapping[str, Vector]
+A = TypeVar("A", bound=type["Algorithm"])
+
+
+class Algorithm(ABC):
+    """What a user subclasses: one method or two, and options as fields."""
+
+    def local(self, gradient: Tensor, parameters: Tensor, start: Tensor) -> Tensor:
+        """Return what a client descends along, from its gradient, its parameters and those it started from."""
+        return gradient
+
+    def begin(self, parameters: Vector) -> State:
+        """Return the server's state before the first round: vectors by name."""
+        return {}
+
+    @abstractmethod
+    def update(self, parameters: Vector, change: Vector, state: State) -> tuple[Vector, State]:
+        """Return the new model and state from the clients' mean change, weighted by samples."""
+
+
+_registry: Registry[Callable[..., Algorithm]] = Registry("algorithm", "coreplay.federated.algorithms")
+
+
+def algorithm(name: str) -> Callable[[A], A]:
+    """Decorate a dataclass to make it known under `name`."""
+
+    def decorate(kind: A) -> A:
+        _registry.register(name)(kind)
+        return kind
+
+    return decorate
+
+
+def algorithms() -> dict[str, str]:
+    """Return the names of all federated algorithms with a one-line description of each.
+
+    >>> algorithms()["fedavg"]
+    'Average the models of the clients, weighted by samples.'
+    """
+    return _registry.descriptions()
+
+
+def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:
+    """Return an algorithm with its options set, each checked to be a positive number or zero.
+
+    >>> make_algorithm("fedprox", {"mu": 0.1})
+    FedProx(mu=0.1)
+    """
+    given = _registry.options(name, options or {})
+    for option, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise InputError(f"option {option!r} of algorithm {name!r} must be a number of at least 0: got {value!r}")
+    made = _registry[name](**given)
+    if not dataclasses.is_dataclass(made):
+        raise InputError(f"algorithm {name!r} must be a dataclass with its options as fields")
+    return made

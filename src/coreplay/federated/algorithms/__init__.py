@@ -1,0 +1,1 @@
+"""One federated algorithm a file; each registers on import."""

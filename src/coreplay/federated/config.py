@@ -1,0 +1,255 @@
+"""The configuration of a run: TOML, every field with its default, what it means and the paper's value.
+
+`Config.load` reads a file, `PRESETS` are complete configurations to start from, `Config.toml` writes one with comments.
+Wrong names and values are refused with the nearest right one before any work starts.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coreplay.errors import InputError, unknown
+from coreplay.federated.algorithm import make_algorithm
+from coreplay.federated.strategy import check_strategy
+
+
+def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
+    text = meaning if paper is None else f"{meaning} Paper: {paper}."
+    return Field(default_factory=lambda: default, description=text, **limits)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StreamConfig(_Part):
+    """Where the data comes from."""
+
+    source: str = _field("synthetic", "A source; `coreplay data sources` lists them.", "a voice assistant's users")
+    options: dict[str, Any] = _field({}, "Options of the source, such as path, clients or periods.")
+    clients: int | None = _field(None, "Take a random sample of so many clients; all if absent.", "1000", ge=1)
+    sample: int = _field(0, "Seed of that sample, so that strategies can be compared on the same clients.", ge=0)
+
+
+class TaskConfig(_Part):
+    """What is learnt."""
+
+    name: str = _field("masked_lm", "A task: masked_lm, text_classification, image_classification.", "masked_lm")
+    options: dict[str, Any] = _field({}, "Options of the task, such as layers, hidden or vocabulary_size.")
+
+
+class FederatedConfig(_Part):
+    """How the clients' models become one."""
+
+    algorithm: str = _field("fedavg", "fedavg, fedprox, fedavgm, fedadagrad, fedadam or fedyogi.", "fedavg")
+    options: dict[str, Any] = _field({}, "Options of the algorithm, such as mu or rate.")
+    rounds: int = _field(10, "Rounds a period.", "not given", ge=1)
+    clients: int | None = _field(None, "Clients drawn for a round; all that have new data if absent.", ge=1)
+    epochs: int = _field(1, "Passes of a client over its data in a round.", "not given", ge=1)
+    batch_size: int = _field(16, "Samples a step.", "not given", ge=1)
+    optimizer: Literal["sgd", "adamw"] = _field("sgd", "At the client: sgd or adamw.", "not given")
+    learning_rate: float = _field(0.1, "At the client.", "not given", gt=0)
+    momentum: float = _field(0.0, "Of sgd.", ge=0, lt=1)
+    weight_decay: float = _field(0.0, "Of either optimiser.", ge=0)
+    clip: float | None = _field(1.0, "Longest gradient of a step; longer ones are shortened. Absent: never.", gt=0)
+
+
+class ReplayConfig(_Part):
+    """What the clients keep."""
+
+    strategy: str = _field("corrective", "none, full_history, a selector, or a coordination method.", "several")
+    options: dict[str, Any] = _field({}, "Options of the strategy.")
+    budget: int = _field(20, "How many samples a client may keep.", "5 to 100", ge=1)
+    share: float | None = _field(None, "Instead of a budget: a share of all samples it was offered.", gt=0, le=1)
+    budgets: dict[str, int] = _field({}, "Budgets of single clients by name, instead of the above.")
+    rounds: int = _field(4, "Rounds of a coordination.", "1 to 4", ge=0)
+    minimum_pool: int = _field(2, "Clients with smaller pools choose alone.", ge=0)
+
+    def budget_of(self, client: str, offered: int) -> int:
+        """Return how many samples a client may keep that was offered so many in all.
+
+        >>> ReplayConfig(share=0.1).budget_of("ann", 52), ReplayConfig(budgets={"bo": 3}).budget_of("bo", 52)
+        (5, 3)
+        """
+        if client in self.budgets:
+            return self.budgets[client]
+        return self.budget if self.share is None else max(1, round(self.share * offered))
+
+
+class GradientsConfig(_Part):
+    """The gradients that choices are made from."""
+
+    backend: Literal["sketch", "factored", "dense"] = _field(
+        "sketch", "sketch: kept between rounds, `size` numbers a sample; the others are exact.", "exact"
+    )
+    size: int = _field(4096, "Numbers a sample of a sketch.", ge=1)
+    parameters: list[str] | None = _field(None, "Name patterns of the parameters that count; all if absent.", "all")
+    masks: int = _field(1, "Random views of a sample (masks) whose gradients are averaged.", "not given", ge=1)
+    memory: int = _field(1024, "Megabytes for one client's gradients.", ge=1)
+
+
+class EngineConfig(_Part):
+    """Where the run runs. Results do not depend on `workers`."""
+
+    name: str = _field("local", "local: processes on this machine.")
+    workers: int | None = _field(None, "Processes; one a core if absent.", ge=1)
+    groups: int = _field(16, "Into how many sums a round's clients are dealt. Fixes the order of additions.", ge=1)
+    checkpoint_seconds: float = _field(30.0, "Write the model at most this often within a period.", ge=0)
+
+
+class Config(_Part):
+    """A whole run.
+
+    >>> Config().replay.budget, Config(seed=3).seed
+    (20, 3)
+    """
+
+    seed: int = _field(0, "Makes every random choice, with the client, the period and the purpose.", ge=0)
+    periods: int | None = _field(None, "Stop after so many periods; all of the stream if absent.", "10", ge=1)
+    baseline: str | None = _field(None, "Folder of a run without replay, for the relative change.")
+    trackers: list[str] = _field([], "Where else metrics go: tensorboard, mlflow.")
+    stream: StreamConfig = _field(StreamConfig(), StreamConfig.__doc__ or "")
+    task: TaskConfig = _field(TaskConfig(), TaskConfig.__doc__ or "")
+    federated: FederatedConfig = _field(FederatedConfig(), FederatedConfig.__doc__ or "")
+    replay: ReplayConfig = _field(ReplayConfig(), ReplayConfig.__doc__ or "")
+    gradients: GradientsConfig = _field(GradientsConfig(), GradientsConfig.__doc__ or "")
+    engine: EngineConfig = _field(EngineConfig(), EngineConfig.__doc__ or "")
+
+    @classmethod
+    def load(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
+        """Read a TOML file; `changes` are values by dotted name, such as {"replay.budget": 5}."""
+        try:
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"config {str(path)!r} can't be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"config {str(path)!r} is not valid TOML: {error}") from None
+        return cls.make(data, changes, where=f"config {str(path)!r}")
+
+    @classmethod
+    def make(
+        cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None = None, *, where: str = "config"
+    ) -> "Config":
+        """Check nested data with changes by dotted name, and make a configuration of it.
+
+        A preset may be named by the key `preset`: the rest changes it.
+        """
+        merged: dict[str, Any] = {}
+        given = dict(data)
+        if "preset" in given:
+            merged = preset(str(given.pop("preset")))
+        _merge(merged, given)
+        for name, value in (changes or {}).items():
+            nested: Any = value
+            for key in reversed(name.split(".")):
+                nested = {key: nested}
+            _merge(merged, nested)
+        try:
+            config = cls.model_validate(merged)
+        except ValidationError as error:
+            raise _explained(error, where) from None
+        make_algorithm(config.federated.algorithm, config.federated.options)
+        check_strategy(config.replay.strategy, config.replay.options)
+        for name, budget in config.replay.budgets.items():
+            if budget < 1:
+                raise InputError(f"{where}: budget of client {name!r} in replay.budgets must be at least 1: {budget}")
+        return config
+
+    def toml(self) -> str:
+        """Return the configuration as TOML, each value with its meaning as a comment.
+
+        >>> "budget = 20" in Config().toml()
+        True
+        """
+        return "\n".join(_written(self, "")) + "\n"
+
+
+_TINY: dict[str, Any] = {"vocabulary_size": 8192, "longest": 32}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {
+        "stream": {"source": "synthetic", "options": {"clients": 1000, "periods": 10}},
+        "task": {"name": "masked_lm", "options": _TINY},
+        "federated": {"rounds": 10, "clients": 100, "learning_rate": 0.5},
+        "replay": {"strategy": "corrective", "budget": 20},
+    },
+    "small": {
+        "stream": {"source": "synthetic", "options": {"clients": 30, "periods": 5}},
+        "task": {
+            "name": "masked_lm",
+            "options": {
+                "layers": 2,
+                "hidden": 64,
+                "heads": 4,
+                "feed_forward": 128,
+                "vocabulary_size": 1024,
+                "longest": 24,
+            },
+        },
+        "federated": {"rounds": 8, "optimizer": "adamw", "learning_rate": 0.003},
+        "replay": {"strategy": "corrective", "budget": 5},
+        "gradients": {"size": 1024},
+    },
+}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Return a copy of a preset's values.
+
+    >>> sorted(PRESETS)
+    ['paper', 'small']
+    """
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    copy: dict[str, Any] = json.loads(json.dumps(PRESETS[name]))
+    return copy
+
+
+def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            _merge(target[key], value)
+        else:
+            target[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _explained(error: ValidationError, where: str) -> InputError:
+    """Say in one line what is wrong with the first wrong value, with the nearest name for an unknown one."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"]]
+    name = ".".join(place)
+    if first["type"] == "extra_forbidden":
+        part: Any = Config
+        for key in place[:-1]:
+            part = part.model_fields[key].default_factory()
+        section = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
+        return InputError(f"{where}: {unknown('key', place[-1], type(part).model_fields if len(place) > 1 else Config.model_fields, of=section)}")
+    problem = first["msg"][0].lower() + first["msg"][1:]
+    return InputError(f"{where}: {name} = {first['input']!r}: {problem}")
+
+
+def _written(part: _Part, prefix: str) -> list[str]:
+    lines: list[str] = []
+    tables: list[str] = []
+    for name, field in type(part).model_fields.items():
+        value = getattr(part, name)
+        if isinstance(value, _Part):
+            tables += ["", f"# {field.description}", f"[{prefix}{name}]", *_written(value, f"{prefix}{name}.")]
+            continue
+        lines.append(f"# {field.description}")
+        lines.append(f"# {name} =" if value is None else f"{name} = {_value(value)}")
+    return lines + tables
+
+
+def _value(value: Any) -> str:
+    """Write a value as TOML: JSON does for all but tables."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{json.dumps(str(k), ensure_ascii=False)} = {_value(v)}" for k, v in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

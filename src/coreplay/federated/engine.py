@@ -1,0 +1,50 @@
+"""What a run asks of an engine: to carry messages to clients and back. No mathematics."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from coreplay.federated.flat import Vector
+from coreplay.tasks import Tally
+
+
+@dataclass(frozen=True)
+class Update:
+    """The sum over clients of (samples x change of the model), what it was summed over, and who is missing."""
+
+    change: Vector
+    samples: int
+    loss: Tally
+    missing: Mapping[str, str] = field(default_factory=dict)  # client: why
+
+
+Watch = Callable[[Any], None]  # told of each finished client
+
+
+class Engine(Protocol):
+    """Where a run runs. Calls return when enough clients have answered; the engine decides what is enough."""
+
+    def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
+        """Let these clients train from the model `values`, and sum up."""
+
+    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+        """Measure the model on the test set of every period."""
+
+    def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
+        """Let each client choose alone, and keep its new buffer."""
+
+    def contribute(
+        self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch
+    ) -> Iterator[bytes]:
+        """Let clients answer a broadcast (None: the first round); their contributions as they come."""
+
+    def settle(
+        self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch
+    ) -> None:
+        """Let each client keep what the last broadcast makes it choose."""
+
+    def rewind(self, period: int) -> None:
+        """Go back to the buffers of the end of `period` (-1: none), before the run goes on from there."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many samples each client's buffer holds."""

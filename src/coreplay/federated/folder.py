@@ -1,0 +1,132 @@
+"""The run folder: everything that a run leaves, each file whole or absent.
+
+    config.toml            as resolved, with comments
+    versions.json          of Python, coreplay and what it builds on
+    checkpoint.safetensors the model, the server's state, and how far the run is
+    buffers.sqlite         what the clients keep (made by the local engine)
+    metrics.jsonl          one line a period and test set; metrics.parquet: the same
+    rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
+    summary.json           all-period figures by period, bytes exchanged, time by phase
+    run.log                what happened when
+"""
+
+import json
+import platform
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from coreplay.errors import InputError
+from coreplay.federated.algorithm import State
+from coreplay.federated.config import Config
+from coreplay.federated.flat import Vector
+from coreplay.files import replacing, write_json, write_text
+
+PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
+CHECKPOINT, CONFIG = "checkpoint.safetensors", "config.toml"
+
+
+@dataclass
+class Progress:
+    """How far a run is: `round` rounds of `period` are trained; `measured` says that the period's model is as well."""
+
+    period: int = 0
+    round: int = 0
+    measured: bool = False
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    coordination: list[dict[str, Any]] = field(default_factory=list)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Checkpoint:
+    """A moment of a run from which it goes on as if it had never stopped."""
+
+    progress: Progress
+    values: Vector
+    state: State
+
+
+class RunFolder:
+    """A run's folder; `create` makes a new one, `open` finds an old one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path | str, config: Config) -> "RunFolder":
+        """Make a folder for a new run; one that holds a run already is refused."""
+        folder = cls(Path(path))
+        if (folder.path / CONFIG).exists():
+            raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
+        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+            raise InputError(f"{str(path)!r} exists and is no run: choose another folder")
+        write_json(folder.path / "versions.json", versions())
+        write_text(folder.path / CONFIG, config.toml())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path | str) -> "RunFolder":
+        """Open the folder of a run that was begun."""
+        if not (Path(path) / CONFIG).exists():
+            raise InputError(f"{str(path)!r} holds no run: there is no {CONFIG} in it")
+        return cls(Path(path))
+
+    def config(self) -> Config:
+        """Return the configuration as it was resolved when the run began."""
+        return Config.load(self.path / CONFIG)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return where the run is; None if it has not come to its first checkpoint."""
+        path = self.path / CHECKPOINT
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                progress = Progress(**json.loads(file.metadata()["progress"]))
+            values = arrays.pop("values")
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"checkpoint {str(path)!r} is damaged: {error}; delete it to begin the run anew with --resume"
+            ) from None
+        return Checkpoint(progress, values, arrays)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint in one step, and then the tables that follow from it."""
+        progress = checkpoint.progress
+        arrays = {"values": np.asarray(checkpoint.values), **checkpoint.state}
+        with replacing(self.path / CHECKPOINT) as temporary:
+            save_file(arrays, temporary, metadata={"progress": json.dumps(asdict(progress))})
+        for name in ("metrics", "rounds", "coordination"):
+            rows = getattr(progress, name)
+            if rows or (self.path / f"{name}.jsonl").exists():
+                write_text(self.path / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    def finish(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """Write the Parquet table and the summary."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with replacing(self.path / "metrics.parquet") as temporary:
+            pq.write_table(pa.Table.from_pylist(progress.metrics), temporary)
+        write_json(self.path / "summary.json", summary)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result depends on."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "none"
+    return found

@@ -1,0 +1,285 @@
+"""The run: for each period, federated rounds on new data and buffers, measuring, choosing what to keep.
+
+It decides what happens in which order and what goes into the records; the engine carries it to the clients. A run goes
+on from its last checkpoint as if it had never stopped: every random choice comes from (seed, client, period, purpose).
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coreplay.coordination import Contribution, Server
+from coreplay.data import FederatedStream
+from coreplay.errors import InputError
+from coreplay.federated.algorithm import make_algorithm
+from coreplay.federated.config import Config
+from coreplay.federated.engine import Engine
+from coreplay.federated.events import Event, Observer
+from coreplay.federated.flat import Vector
+from coreplay.federated.folder import Checkpoint, Progress, RunFolder
+from coreplay.federated.site import run_name
+from coreplay.federated.strategy import NONE, is_coordinated
+from coreplay.files import read_json
+from coreplay.seeding import generator
+from coreplay.tasks import PeriodMatrix, Task, relative_change
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, its summary, and its metrics.
+
+    `metrics` holds, by period: the task's figure on all test sets (`perplexity`, or what the task's metric is called),
+    `forgetting`, and `relative_change` where a baseline was given.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    matrix: PeriodMatrix
+
+    @property
+    def metrics(self) -> dict[str, list[float]]:
+        """The figures after each period."""
+        found: dict[str, list[float]] = self.summary["metrics"]
+        return found
+
+
+def check(config: Config, stream: FederatedStream) -> None:
+    """Raise an `InputError` for what can be known to fail before any work is done."""
+    periods = config.periods or stream.periods
+    if periods > stream.periods:
+        raise InputError(f"periods = {periods}: the stream has {stream.periods}")
+    tests = stream.counts("test").sum(axis=0)[:periods]
+    if not tests.all():
+        empty = np.flatnonzero(tests == 0).tolist()
+        raise InputError(f"the stream has no test data in period {empty}: set a share of test data in its options")
+    trains = stream.counts("train").sum(axis=0)[:periods]
+    if not trains.all():
+        raise InputError(f"the stream has no training data in period {np.flatnonzero(trains == 0).tolist()}")
+    for client in config.replay.budgets:
+        if client not in stream.clients:
+            raise InputError(f"replay.budgets names client {client!r}, which the stream does not have")
+    if config.baseline is not None and not (Path(config.baseline) / "summary.json").exists():
+        raise InputError(f"baseline = {config.baseline!r}: there is no finished run in that folder")
+
+
+class Conductor:
+    """Carries out one run on an engine."""
+
+    def __init__(
+        self,
+        config: Config,
+        stream: FederatedStream,
+        task: Task,
+        engine: Engine,
+        folder: RunFolder,
+        start: Vector,
+        observer: Observer,
+    ) -> None:
+        self.config, self.stream, self.task, self.engine, self.folder = config, stream, task, engine, folder
+        self._observer = observer
+        self._algorithm = make_algorithm(config.federated.algorithm, config.federated.options)
+        self._periods = config.periods or stream.periods
+        self._counts = stream.counts("train")
+        self._numbers = {client: number for number, client in enumerate(stream.clients)}
+        found = folder.checkpoint()
+        self._now = found or Checkpoint(Progress(), start, self._algorithm.begin(start))
+        if self._now.values.shape != start.shape:
+            raise InputError(
+                f"checkpoint in {str(folder.path)!r} has {self._now.values.size} numbers, the model has {start.size}: "
+                "was it made with another model or another version of a library?"
+            )
+        self._saved = time.monotonic()
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is."""
+        return self._now.progress
+
+    def run(self) -> Run:
+        """Go from the last checkpoint to the end."""
+        progress = self.progress
+        self._tell("begin", periods=self._periods, rounds=self.config.federated.rounds, strategy=self.config.replay.strategy)
+        self.engine.rewind(progress.period - 1)
+        while progress.period < self._periods:
+            if not progress.measured:
+                self._train()
+                self._measure()
+            if progress.period + 1 < self._periods:  # after the last period nobody asks for the buffers
+                self._choose()
+            progress.period, progress.round, progress.measured = progress.period + 1, 0, False
+            self._save()
+        return self._finish()
+
+    def _train(self) -> None:
+        progress, config = self.progress, self.config.federated
+        period = progress.period
+        while progress.round < config.rounds:
+            clients = self._drawn(period, progress.round)
+            with self._timed("training"):
+                update = self.engine.train(period, progress.round, clients, self._now.values, self._watch(len(clients)))
+                if not update.samples:
+                    raise InputError(f"no client answered in period {period}, round {progress.round}: {update.missing}")
+                mean = update.change / update.change.dtype.type(update.samples)
+                self._now.values, self._now.state = self._algorithm.update(self._now.values, mean, self._now.state)
+            size = self._now.values.nbytes
+            progress.bytes_down += size * len(clients)
+            progress.bytes_up += size * (len(clients) - len(update.missing))
+            loss = update.loss.mean
+            facts: dict[str, Any] = {"clients": len(clients), "samples": update.samples, "loss": loss}
+            if update.missing:
+                facts["missing"] = dict(update.missing)
+            progress.rounds.append({"period": period, "round": progress.round} | facts)
+            self._tell("round", **facts)
+            progress.round += 1
+            if time.monotonic() - self._saved > self.config.engine.checkpoint_seconds:
+                self._save()
+
+    def _drawn(self, period: int, round: int) -> list[str]:
+        """Draw the clients of a round out of those with new data, in the stream's order."""
+        able = np.flatnonzero(self._counts[:, period])
+        most = self.config.federated.clients
+        if most is not None and most < len(able):
+            rng = generator(self.config.seed, period, "clients", round)
+            able = np.sort(rng.choice(able, most, replace=False))
+        return [self.stream.clients[k] for k in able]
+
+    def _measure(self) -> None:
+        progress = self.progress
+        with self._timed("evaluation"):
+            tallies = self.engine.evaluate(self._now.values, self._watch(0))
+        for test_period, tally in enumerate(tallies[: self._periods]):
+            progress.metrics.append(
+                {
+                    "period": progress.period,
+                    "test_period": test_period,
+                    "total": tally.total,
+                    "weight": tally.weight,
+                    self.task.metric: self.task.finish(tally.mean),
+                }
+            )
+        progress.measured = True
+        self._save()
+        matrix = self._matrix()
+        self._tell("evaluated", **{self.task.metric: float(matrix.all_period()[-1])})
+
+    def _choose(self) -> None:
+        period, strategy = self.progress.period, self.config.replay.strategy
+        if strategy == NONE:
+            return
+        clients = [self.stream.clients[k] for k in np.flatnonzero(self._counts[:, period])]
+        with self._timed("selection"):
+            if is_coordinated(strategy):
+                self._coordinate(period, clients)
+            else:
+                self.engine.choose(period, clients, self._now.values, self._watch(len(clients)))
+        sizes = self.engine.sizes()
+        self._tell("selected", clients=len(clients), kept=sum(sizes.values()))
+
+    def _coordinate(self, period: int, clients: Sequence[str]) -> None:
+        """Run the server half over the engine: contributions in, one broadcast out, for some rounds."""
+        replay, progress = self.config.replay, self.progress
+        values, watch = self._now.values, self._watch(len(clients))
+        budgets = self._taking(period, clients)
+        broadcast: bytes | None = None
+        server: Server | None = None
+        while budgets and replay.rounds and not (server and server.done):
+            up = 0
+            for data in self.engine.contribute(period, list(budgets), values, broadcast, watch):
+                up += len(data)
+                server = server or self._server(period, budgets, Contribution.from_bytes(data))
+                server.receive(data)
+            if server is None:
+                break  # nobody answered: all choose alone
+            broadcast = server.broadcast().to_bytes()
+            latest, down = server.history[-1], len(broadcast) * len(budgets)
+            progress.bytes_up, progress.bytes_down = progress.bytes_up + up, progress.bytes_down + down
+            facts = {"answered": latest.answered, "relaxed": latest.relaxed, "integer": latest.integer}
+            refused = [asdict(receipt) for receipt in server.refusals if receipt.round == latest.round]
+            row = {"period": period, "round": latest.round, "bytes_up": up, "bytes_down": down} | facts
+            progress.coordination.append(row | ({"refused": refused} if refused else {}))
+            self._tell("coordination", coordination_round=latest.round, **facts)
+        self.engine.settle(period, clients, values, broadcast, watch)
+
+    def _taking(self, period: int, clients: Sequence[str]) -> dict[str, int]:
+        """Return the budgets of the clients that have something to choose and are not too small to take part."""
+        replay, held = self.config.replay, self.engine.sizes()
+        found = {}
+        for client in clients:
+            counts = self._counts[self._numbers[client]]
+            budget = replay.budget_of(client, int(counts[: period + 1].sum()))
+            if int(counts[period]) + held.get(client, 0) > max(budget, replay.minimum_pool - 1):
+                found[client] = budget
+        return found
+
+    def _server(self, period: int, budgets: dict[str, int], first: Contribution) -> Server:
+        replay = self.config.replay
+        return Server(
+            budgets,
+            len(first.vector),
+            replay.rounds,
+            run=run_name(self.config),
+            period=period,
+            method=replay.strategy,
+            **replay.options,
+        )
+
+    def _matrix(self) -> PeriodMatrix:
+        rows = self.progress.metrics
+        shape = (len(rows) // self._periods, self._periods)
+        totals, weights = (np.array([row[name] for row in rows]).reshape(shape) for name in ("total", "weight"))
+        geometric = self.task.metric == "perplexity"
+        return PeriodMatrix(totals, weights, geometric, self.task.lower_is_better)
+
+    def _finish(self) -> Run:
+        progress, matrix = self.progress, self._matrix()
+        name = self.task.metric
+        metrics = {name: matrix.all_period().tolist(), f"{name}_mean_over_periods": matrix.period_mean().tolist()}
+        metrics["forgetting"] = [None if math.isnan(v) else v for v in matrix.mean_forgetting().tolist()]
+        if self.config.baseline is not None:
+            before = read_json(Path(self.config.baseline) / "summary.json")["metrics"][name]
+            metrics["relative_change"] = relative_change(metrics[name], before).tolist()
+        summary = {
+            "strategy": self.config.replay.strategy,
+            "budget": self.config.replay.share or self.config.replay.budget,
+            "seed": self.config.seed,
+            "metric": name,
+            "metrics": metrics,
+            "bytes_up": progress.bytes_up,
+            "bytes_down": progress.bytes_down,
+            "seconds": {phase: round(spent, 3) for phase, spent in progress.seconds.items()},
+        }
+        self.folder.finish(progress, summary)
+        self._tell("end", **summary)
+        return Run(self.folder.path, summary, matrix)
+
+    def _save(self) -> None:
+        with self._timed("checkpoints"):
+            self.folder.save(self._now)
+        self._saved = time.monotonic()
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        seconds = self.progress.seconds
+        seconds[phase] = seconds.get(phase, 0.0) + time.monotonic() - began
+
+    def _watch(self, of: int) -> Any:
+        done = 0
+
+        def watch(facts: Any) -> None:
+            nonlocal done
+            done += facts.get("clients", 0)
+            kind = "warning" if "text" in facts else "client"
+            self._tell(kind, done=done, of=of, **facts)
+
+        return watch
+
+    def _tell(self, kind: str, **facts: Any) -> None:
+        self._observer(Event(kind, self.progress.period, self.progress.round, facts))
