@@ -1,13 +1,13 @@
 """The run folder: everything that a run leaves, each file whole or absent.
 
-    config.toml            as resolved, with comments
-    versions.json          of Python, coreplay and what it builds on
-    checkpoint.safetensors the model, the server's state, and how far the run is
-    buffers.sqlite         what the clients keep (made by the local engine)
-    metrics.jsonl          one line a period and test set; metrics.parquet: the same
-    rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
-    summary.json           all-period figures by period, bytes exchanged, time by phase
-    run.log                what happened when
+config.toml            as resolved, with comments
+versions.json          of Python, coreplay and what it builds on
+checkpoint.safetensors the model, the server's state, and how far the run is
+buffers.sqlite         what the clients keep (made by the local engine)
+metrics.jsonl          one line a period and test set; metrics.parquet: the same
+rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
+summary.json           all-period figures by period, bytes exchanged, time by phase
+run.log                what happened when
 """
 
 import json
