@@ -27,7 +27,7 @@ class Algorithm(ABC):
     """What a user subclasses: one method or two, and options as fields."""
 
     def local(self, gradient: Tensor, parameters: Tensor, start: Tensor) -> Tensor:
-        """Return what a client descends along, from its gradient, its parameters and those it started from."""
+        """Return what a client descends along, tensor by tensor, from gradient, parameters and where those began."""
         return gradient
 
     def begin(self, parameters: Vector) -> State:

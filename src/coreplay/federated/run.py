@@ -128,6 +128,11 @@ class Conductor:
                 if not update.samples:
                     raise InputError(f"no client answered in period {period}, round {progress.round}: {update.missing}")
                 mean = update.change / update.change.dtype.type(update.samples)
+                if not np.isfinite(np.dot(mean, mean)):
+                    raise InputError(
+                        f"the clients' mean change in period {period}, round {progress.round} has NaN or infinity: "
+                        f"lower federated.learning_rate (now {config.learning_rate:g})"
+                    )
                 self._now.values, self._now.state = self._algorithm.update(self._now.values, mean, self._now.state)
             size = self._now.values.nbytes
             progress.bytes_down += size * len(clients)

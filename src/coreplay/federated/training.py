@@ -1,5 +1,6 @@
 """Training at one client: passes over its samples, from a given model, with nothing left to chance."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +41,7 @@ def train(
     """
     rng = generator(seed, client, period, "training", round)
     order, dropout = (int(rng.integers(2**62)) for _ in range(2))
-    start = flat.values[: flat.trained].clone() if type(algorithm).local is not Algorithm.local else flat.values
+    start = [p.detach().clone() for p in flat.parameters] if type(algorithm).local is not Algorithm.local else None
     optimizer = _optimizer(flat, config)
     model = flat.model
     total = torch.zeros((), dtype=torch.float64)
@@ -52,12 +53,12 @@ def train(
         for epoch in range(first, first + config.epochs):
             for batch in batches(task, samples, config.batch_size, seed=order, epoch=epoch):
                 losses, weights = task.per_sample_loss(model, batch), task.weights(batch).sum()
-                flat.gradients.zero_()
+                optimizer.zero_grad()
                 (losses.sum() / weights).backward()  # type: ignore[no-untyped-call]
                 _step(flat, algorithm, config, start, optimizer)
                 total += losses.detach().sum()
                 weight += weights
-    if not bool(torch.isfinite(flat.values.sum())):
+    if not math.isfinite(float(total)):
         raise InputError(
             f"training of client {client!r} in period {period}, round {round} gave NaN or infinity: "
             f"lower federated.learning_rate (now {config.learning_rate:g})"
@@ -66,21 +67,24 @@ def train(
 
 
 def _step(
-    flat: FlatModel, algorithm: Algorithm, config: FederatedConfig, start: Tensor, optimizer: torch.optim.Optimizer
+    flat: FlatModel,
+    algorithm: Algorithm,
+    config: FederatedConfig,
+    start: list[Tensor] | None,
+    optimizer: torch.optim.Optimizer,
 ) -> None:
-    with torch.no_grad():
-        if config.clip is not None:
-            length = float(torch.linalg.vector_norm(flat.gradients))
-            if length > config.clip:
-                flat.gradients.mul_(config.clip / length)
-        moved = algorithm.local(flat.gradients, flat.parameter, start)
-        if moved is not flat.gradients:
-            flat.gradients.copy_(moved)
+    if config.clip is not None:
+        torch.nn.utils.clip_grad_norm_(flat.parameters, config.clip)
+    if start is not None:
+        with torch.no_grad():
+            for parameter, origin in zip(flat.parameters, start, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad = algorithm.local(parameter.grad, parameter, origin)
     optimizer.step()
 
 
 def _optimizer(flat: FlatModel, config: FederatedConfig) -> torch.optim.Optimizer:
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "adamw":
-        return torch.optim.AdamW([flat.parameter], lr=rate, weight_decay=decay, fused=True)
-    return torch.optim.SGD([flat.parameter], lr=rate, momentum=config.momentum, weight_decay=decay, fused=True)
+        return torch.optim.AdamW(flat.parameters, lr=rate, weight_decay=decay, fused=True)
+    return torch.optim.SGD(flat.parameters, lr=rate, momentum=config.momentum, weight_decay=decay, fused=True)

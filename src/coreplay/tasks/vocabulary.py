@@ -13,6 +13,8 @@ from coreplay.tasks import wordpiece
 
 Ints = NDArray[np.int64]
 
+REMEMBERED = 50_000  # texts whose numbers are kept
+
 
 class Vocabulary:
     """A tokeniser with BERT's special pieces.
@@ -25,6 +27,7 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._remembered: dict[str, NDArray[np.int32]] = {}
         tokenizer.no_padding()
         tokenizer.no_truncation()
         numbers = tokenizer.get_vocab()
@@ -69,17 +72,28 @@ class Vocabulary:
 
     def lengths(self, texts: list[str], longest: int) -> Ints:
         """Return the number of pieces of each text, with the two at the ends, at most `longest`."""
-        return np.array([min(len(one.ids), longest) for one in self.tokenizer.encode_batch(texts)], dtype=np.int64)
+        return np.array([min(len(ids), longest) for ids in self._ids(texts)], dtype=np.int64)
 
     def encode(self, texts: list[str], longest: int) -> tuple[Ints, NDArray[np.bool_]]:
         """Return the numbers, padded to the longest of these texts, and where there is text."""
-        rows = [one.ids for one in self.tokenizer.encode_batch(texts)]
-        rows = [ids if len(ids) <= longest else [*ids[: longest - 1], self.sep] for ids in rows]
+        rows = [ids if len(ids) <= longest else np.append(ids[: longest - 1], self.sep) for ids in self._ids(texts)]
         lengths = np.array([len(ids) for ids in rows], dtype=np.int64)
         there = np.arange(lengths.max(initial=0)) < lengths[:, None]
         numbers = np.full(there.shape, self.pad, dtype=np.int64)
-        numbers[there] = [number for ids in rows for number in ids]
+        if rows:
+            numbers[there] = np.concatenate(rows)
         return numbers, there
+
+    def _ids(self, texts: list[str]) -> list[NDArray[np.int32]]:
+        """Return the numbers of each text; those of texts seen lately are remembered, since training repeats them."""
+        fresh = [text for text in dict.fromkeys(texts) if text not in self._remembered]
+        if fresh and len(self._remembered) + len(fresh) > REMEMBERED:
+            self._remembered.clear()
+            fresh = list(dict.fromkeys(texts))
+        if fresh:
+            found = self.tokenizer.encode_batch(fresh)
+            self._remembered |= {t: np.array(one.ids, dtype=np.int32) for t, one in zip(fresh, found, strict=True)}
+        return [self._remembered[text] for text in texts]
 
     def decode(self, ids: Ints) -> str:
         """Return the pieces of a row, without padding."""
