@@ -62,7 +62,7 @@ def main() -> None:
     clients = [c for c in things.stream.clients if len(things.stream.samples(c, 0))]
     total = int(things.stream.counts("train").sum())
     print(f"{len(clients)} clients, {total} samples, batches of 16, model of {things.start.size} numbers")
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context("spawn")
     per_client = [
         [
             {k: v.numpy() for k, v in b.items()}

@@ -54,8 +54,8 @@ class LocalEngine:
         self._begun: jobs.Begin | None = None
         self._store: Store | None = None
         self._scratch: Path | None = None
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["coreplay.engines.worker", "torch", "transformers"])
+        # not forked, from us or from a server: arrow and torch have threads, whose locks a fork copies held
+        self._context = multiprocessing.get_context("spawn")
         self._model = SharedVector(len(start), start.dtype.name)
         self._workers: list[_Process] = []
         try:

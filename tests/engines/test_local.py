@@ -1,0 +1,242 @@
+"""The local engine: the same results with any number of workers, after deaths, and after going on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coreplay.engines import LocalEngine, WorkerError, prepare, run
+from coreplay.errors import InputError
+from coreplay.federated import Config, FlatModel, make_algorithm, train
+from coreplay.replay import Store
+
+RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl")
+TINY = {
+    "stream": {"options": {"clients": 6, "periods": 3, "samples": 8}},
+    "task": {
+        "options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
+    },
+    "federated": {"rounds": 2, "batch_size": 4},
+    "replay": {"budget": 3, "rounds": 2},
+    "gradients": {"size": 64},
+    "engine": {"groups": 4, "checkpoint_seconds": 0},
+}
+
+
+def config(**changes):
+    return Config.make(TINY, {name.replace("__", "."): value for name, value in changes.items()})
+
+
+@pytest.fixture(scope="module")
+def things():
+    return prepare(config())
+
+
+@pytest.fixture(scope="module")
+def engine(things):
+    with LocalEngine(things.stream, things.task, things.start, workers=2) as made:
+        yield made
+
+
+def records(folder: Path) -> dict[str, str]:
+    return {name: (folder / name).read_text() for name in RECORDS if (folder / name).exists()}
+
+
+def test_a_round_equals_a_plain_loop(things, engine, tmp_path):
+    settings = config()
+    engine.begin(settings, tmp_path)
+    engine.rewind(-1)
+    clients = list(things.stream.clients)
+    update = engine.train(0, 0, clients, things.start, lambda facts: None)
+    expected = np.zeros(len(things.start))
+    samples = 0
+    for client in clients:
+        flat = FlatModel(things.task.model(0))
+        mine = things.stream.samples(client, 0)
+        made = make_algorithm("fedavg")
+        train(flat, things.task, mine, made, settings.federated, seed=0, client=client, period=0, round=0)
+        expected += len(mine) * (flat.numpy() - things.start).astype(np.float64)
+        samples += len(mine)
+    assert update.samples == samples
+    np.testing.assert_allclose(update.change, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replay__strategy": "none"},
+        {"replay__strategy": "full_history"},
+        {"replay__strategy": "approximate_uniform"},
+        {"replay__strategy": "polished"},
+        {"replay__strategy": "alternating"},
+        {"replay__strategy": "corrective", "gradients__masks": 2},
+        {"replay__strategy": "corrective", "gradients__backend": "factored", "federated__algorithm": "fedadam"},
+        {"replay__strategy": "corrective", "replay__share": 0.2, "federated__clients": 3},
+    ],
+    ids=lambda c: "-".join(str(v) for v in c.values()),
+)
+def test_one_and_two_workers_give_the_same_bits(changes, things, engine, tmp_path):
+    settings = config(**changes)
+    two = run(settings, tmp_path / "two", prepared=things, engine=engine)
+    with LocalEngine(things.stream, things.task, things.start, workers=1) as single:
+        one = run(settings, tmp_path / "one", prepared=things, engine=single)
+    assert records(tmp_path / "one") == records(tmp_path / "two")
+    assert one.metrics == two.metrics
+    assert len(two.metrics["perplexity"]) == 3
+    with Store.open(tmp_path / "one/buffers.sqlite") as a, Store.open(tmp_path / "two/buffers.sqlite") as b:
+        assert a.load_many(a.clients()) == b.load_many(b.clients())
+        held = {client: len(buffer.items) for client, buffer in a.load_many(a.clients()).items()}
+    offered = dict(zip(things.stream.clients, things.stream.counts("train")[:, :2].sum(axis=1).tolist(), strict=True))
+    match settings.replay.strategy:
+        case "none":
+            assert held == {}
+        case "full_history":
+            assert held == offered
+        case _:
+            budgets = {client: settings.replay.budget_of(client, offered[client]) for client in offered}
+            assert all(0 < held[client] <= budgets[client] for client in held)
+
+
+def test_replay_changes_the_training(things, engine, tmp_path):
+    rounds = {}
+    for strategy in ("none", "naive_uniform"):
+        run(config(replay__strategy=strategy), tmp_path / strategy, prepared=things, engine=engine)
+        rounds[strategy] = (tmp_path / strategy / "rounds.jsonl").read_text().splitlines()
+    assert rounds["none"][:2] == rounds["naive_uniform"][:2], "before the first choice all is alike"
+    assert all(a != b for a, b in zip(rounds["none"][2:], rounds["naive_uniform"][2:], strict=True))
+
+
+def test_relative_change_to_a_baseline(things, engine, tmp_path):
+    none = run(config(replay__strategy="none"), tmp_path / "none", prepared=things, engine=engine)
+    kept = run(config(baseline=str(tmp_path / "none")), tmp_path / "kept", prepared=things, engine=engine)
+    expected = [a / b - 1 for a, b in zip(kept.metrics["perplexity"], none.metrics["perplexity"], strict=True)]
+    assert kept.metrics["relative_change"] == pytest.approx(expected)
+    with pytest.raises(InputError, match="no finished run"):
+        prepare(config(baseline=str(tmp_path / "nowhere")))
+
+
+def test_a_killed_worker_is_replaced_and_its_clients_tried_again(things, tmp_path):
+    whole = run(config(), tmp_path / "whole", prepared=things)
+    warnings = []
+
+    def kill_once(event):
+        if event.kind == "warning":
+            warnings.append(event.facts["text"])
+        if event.kind == "round" and event.round == 0 and event.period == 1:
+            os.kill(pids(own)[-1], signal.SIGKILL)
+
+    with LocalEngine(things.stream, things.task, things.start, workers=2) as own:
+        broken = run(config(), tmp_path / "broken", prepared=things, observer=kill_once, engine=own)
+    assert len(warnings) == 1
+    assert "signal 9" in warnings[0]
+    assert broken.metrics == whole.metrics
+    assert records(tmp_path / "whole") == records(tmp_path / "broken")
+
+
+def pids(engine: LocalEngine) -> list[int]:
+    return [worker._process.pid for worker in engine._workers]
+
+
+class Failing:
+    """A task whose loss fails for one client's words, as often as the file says."""
+
+    def __init__(self, task, text, counter):
+        self._task, self._text, self._counter = task, text, counter
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._task, name)
+
+    def collate(self, samples, epoch=None):
+        if epoch is not None and self._text in samples.texts:
+            left = int(self._counter.read_text())
+            if left:
+                self._counter.write_text(str(left - 1))
+                raise ValueError("the sensor is gone")
+        return self._task.collate(samples, epoch)
+
+
+def test_a_client_that_fails_is_tried_once_more_and_named(things, tmp_path):
+    client = things.stream.clients[0]
+    counter = tmp_path / "failures"
+    task = Failing(things.task, things.stream.samples(client, 0).texts[0], counter)
+    told = []
+    with LocalEngine(things.stream, task, things.start, workers=1) as made:
+        made.begin(config(), tmp_path)
+        made.rewind(-1)
+        counter.write_text("1")
+        first = made.train(0, 0, [client], things.start, told.append)
+        again = made.train(0, 0, [client], things.start, told.append)
+        np.testing.assert_array_equal(first.change, again.change)
+        assert next(fact for fact in told if "text" in fact)["text"].startswith(f"client {client!r} failed")
+        counter.write_text("2")
+        with pytest.raises(WorkerError, match="failed twice: the sensor is gone\nTraceback") as caught:
+            made.train(0, 0, [client], things.start, told.append)
+        assert repr(client) in str(caught.value)
+        (worker,) = pids(made)
+    assert not Path(f"/proc/{worker}").exists(), "closing leaves no process"
+
+
+SCRIPT = """
+import sys
+from coreplay.engines import run
+from coreplay.federated import Config
+if __name__ == "__main__":
+    folder, resume = sys.argv[1], sys.argv[2] == "resume"
+    run(Config.load(sys.argv[3]), folder, resume=resume)
+"""
+
+
+def test_killed_anywhere_and_resumed_gives_the_same_bits(things, engine, tmp_path):
+    settings = config()
+    run(settings, tmp_path / "whole", prepared=things, engine=engine)
+    (tmp_path / "run.toml").write_text(settings.toml())
+    (tmp_path / "program.py").write_text(SCRIPT)
+    arguments = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "killed")]
+    process = subprocess.Popen([*arguments, "new", str(tmp_path / "run.toml")])
+    checkpoint = tmp_path / "killed/checkpoint.safetensors"
+    while not checkpoint.exists() and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed/summary.json").exists(), "killed too late to show anything"
+    subprocess.run([*arguments, "resume", str(tmp_path / "run.toml")], check=True)
+    assert records(tmp_path / "killed") == records(tmp_path / "whole")
+
+
+def test_bad_input_is_found_before_any_work(things, tmp_path):
+    for changes, words in (
+        ({"engine__name": "locl"}, "did you mean 'local'"),
+        ({"stream__clients": 99}, r"stream\.clients = 99: the stream has 6"),
+        ({"periods": 9}, "periods = 9: the stream has 3"),
+        ({"stream__options": {"clients": 6, "test": 0.0}}, "no test data"),
+        ({"replay__budgets": {"nobody": 3}}, "'nobody'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            prepare(config(**changes))
+    with pytest.raises(InputError, match="holds no run"):
+        run(config(), tmp_path / "empty", resume=True)
+
+
+def test_folders_that_are_taken_or_damaged(things, engine, tmp_path):
+    folder = tmp_path / "run"
+    run(config(), folder, prepared=things, engine=engine)
+    with pytest.raises(InputError, match="holds a run already"):
+        run(config(), folder, prepared=things, engine=engine)
+    before = records(folder)
+    run(config(), folder, resume=True, prepared=things, engine=engine)
+    assert records(folder) == before, "a finished run stays as it is"
+    (folder / "checkpoint.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(InputError, match="damaged"):
+        run(config(), folder, resume=True, prepared=things, engine=engine)
+    (folder / "checkpoint.safetensors").unlink()
+    (folder / "buffers.sqlite").write_bytes(b"no database at all" * 100)
+    with pytest.raises(InputError, match="no SQLite database"):
+        run(config(), folder, resume=True, prepared=things, engine=engine)

@@ -1,0 +1,84 @@
+"""Each algorithm against a plain loop over numbers; options checked."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coreplay.errors import InputError
+from coreplay.federated import algorithms, make_algorithm
+
+
+def scalar_update(name: str, w: float, change: float, state: dict[str, float], options: dict[str, float]) -> float:
+    """Return the new weight by the formulas of the papers, for one number; changes `state`."""
+    if name in ("fedavg", "fedprox"):
+        return w + change
+    if name == "fedavgm":
+        state["v"] = options["momentum"] * state.get("v", 0.0) + change
+        return w + options["rate"] * state["v"]
+    tau = options["tau"]
+    before = state.get("s", tau**2)
+    square = {
+        "fedadagrad": before + change**2,
+        "fedadam": options.get("beta2", 0) * before + (1 - options.get("beta2", 0)) * change**2,
+        "fedyogi": before - (1 - options.get("beta2", 0)) * change**2 * math.copysign(1, before - change**2),
+    }[name]
+    state["m"] = options["beta1"] * state.get("m", 0.0) + (1 - options["beta1"]) * change
+    state["s"] = square
+    return w + options["rate"] * state["m"] / (math.sqrt(square) + tau)
+
+
+@pytest.mark.parametrize("name", sorted(algorithms()))
+@given(changes=st.lists(st.floats(-1, 1).filter(lambda x: abs(x) > 1e-3), min_size=1, max_size=5))
+def test_updates_follow_the_formulas(name, changes):
+    made = make_algorithm(name)
+    options = dict(vars(made))
+    values = np.array([0.5, -2.0])
+    state = made.begin(values)
+    plain: list[dict[str, float]] = [{}, {}]
+    expected = values.tolist()
+    for change in changes:
+        values, state = made.update(values, np.array([change, -change]), state)
+        expected = [
+            scalar_update(name, w, c, s, options) for w, c, s in zip(expected, (change, -change), plain, strict=True)
+        ]
+    np.testing.assert_allclose(values, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(algorithms()))
+def test_update_leaves_its_arguments_alone(name):
+    made = make_algorithm(name)
+    values, change = np.ones(3), np.full(3, 0.1)
+    state = made.begin(values)
+    copies = {key: vector.copy() for key, vector in state.items()}
+    made.update(values, change, state)
+    assert values.tolist() == [1.0] * 3
+    assert change.tolist() == [0.1] * 3
+    for key, vector in state.items():
+        np.testing.assert_array_equal(vector, copies[key])
+
+
+def test_the_pull_of_fedprox_is_the_gradient_of_its_term():
+    start, now = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.5], requires_grad=True)
+    gradient = torch.tensor([0.5, -0.5])
+    (0.2 / 2 * (now - start).square().sum()).backward()
+    moved = make_algorithm("fedprox", {"mu": 0.2}).local(gradient.clone(), now.detach(), start)
+    torch.testing.assert_close(moved, gradient + now.grad)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("fedagv", {}, "did you mean 'fedavg'"),
+        ("fedprox", {"nu": 1}, "did you mean 'mu'"),
+        ("fedprox", {"mu": -1}, "'mu' .* at least 0: got -1"),
+        ("fedadam", {"rate": "fast"}, "'rate' .* got 'fast'"),
+        ("fedadam", {"rate": math.nan}, "'rate' .* got nan"),
+    ],
+)
+def test_wrong_names_and_options_are_named(name, options, words):
+    with pytest.raises(InputError, match=words):
+        make_algorithm(name, options)

@@ -1,0 +1,67 @@
+"""Configurations: written, read, changed, refused."""
+
+import tomllib
+
+import pytest
+
+from coreplay.errors import InputError
+from coreplay.federated import PRESETS, Config
+
+
+@pytest.mark.parametrize("name", [None, *PRESETS])
+def test_written_configurations_read_back_equal(name, tmp_path):
+    config = Config.make({} if name is None else {"preset": name}, {"replay.budgets": {'an "odd" ☃ id': 3}})
+    (tmp_path / "run.toml").write_text(config.toml(), encoding="utf-8")
+    assert Config.load(tmp_path / "run.toml") == config
+
+
+def test_every_field_is_explained():
+    def fields(part):
+        for name, field in type(part).model_fields.items():
+            yield name, field.description
+            if hasattr(type(getattr(part, name)), "model_fields"):
+                yield from fields(getattr(part, name))
+
+    assert all(text and text.endswith(".") for _, text in fields(Config()))
+    written = {line.strip("# []").split(" =")[0] for line in Config().toml().splitlines()}
+    assert {name for name, _ in fields(Config())} <= written
+
+
+def test_changes_by_dotted_name_change_a_preset():
+    config = Config.make({"preset": "small", "seed": 3}, {"replay.budget": 7, "stream.options.clients": 4})
+    assert (config.seed, config.replay.budget, config.stream.options["clients"]) == (3, 7, 4)
+    assert config.stream.options["periods"] == PRESETS["small"]["stream"]["options"]["periods"]
+    assert PRESETS["small"]["stream"]["options"]["clients"] != 4, "a preset must not change"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[replay]\nbudgt = 3", r"unknown key 'budgt' in \[replay\]: did you mean 'budget'"),
+        ("sed = 3", "unknown key 'sed': did you mean 'seed'"),
+        ("[replay]\nbudget = 0", "replay.budget = 0: .*greater than or equal to 1"),
+        ("[replay]\nbudget = 'many'", "replay.budget = 'many'"),
+        ("[federated]\nlearning_rate = -1", "federated.learning_rate = -1"),
+        ("[federated]\noptimizer = 'adam'", "'sgd' or 'adamw'"),
+        ("[federated]\nalgorithm = 'fedavgg'", "did you mean 'fedavgm'|did you mean 'fedavg'"),
+        ("[replay]\nstrategy = 'corective'", "did you mean 'corrective'"),
+        ("[replay]\nstrategy = 'none'\noptions = { x = 1 }", "unknown option 'x' of strategy 'none'"),
+        ("[replay]\nstrategy = 'exact'\noptions = { timelimit = 1 }", "did you mean 'time_limit'"),
+        ("[replay.budgets]\nann = 0", "budget of client 'ann'"),
+        ("preset = 'smal'", "did you mean 'small'"),
+        ("seed = [", "not valid TOML"),
+    ],
+)
+def test_wrong_configurations_are_explained(text, words, tmp_path):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(InputError, match=words):
+        Config.load(tmp_path / "run.toml")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.toml"):
+        Config.load(tmp_path / "nowhere.toml")
+
+
+def test_what_is_printed_is_toml():
+    assert tomllib.loads(Config().toml())["replay"]["budget"] == 20

@@ -1,0 +1,142 @@
+"""Flat models and training at one client, against plain torch."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coreplay.data import load
+from coreplay.errors import InputError
+from coreplay.federated import Config, FlatModel, make_algorithm, train
+from coreplay.seeding import generator
+from coreplay.tasks import batches, make
+
+SMALL = {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return load("synthetic", clients=2, periods=1, samples=12)
+
+
+@pytest.fixture(scope="module")
+def task(stream):
+    return make("masked_lm", stream, **SMALL)
+
+
+def test_a_flat_model_computes_what_the_model_computed(task, stream):
+    plain, flat = task.model(0), FlatModel(task.model(0))
+    batch = task.collate(stream.of_period(0))
+    plain.eval(), flat.model.eval()
+    torch.testing.assert_close(task.per_sample_loss(flat.model, batch), task.per_sample_loss(plain, batch))
+    assert sum(p.numel() for p in flat.parameters) == sum(p.numel() for p in plain.parameters())
+
+
+def test_tied_weights_stay_tied(task):
+    flat = FlatModel(task.model(0))
+    flat.load(np.arange(flat.size, dtype=np.float32))
+    words, decoder = flat.model.get_input_embeddings().weight, flat.model.get_output_embeddings().weight
+    assert words.data_ptr() == decoder.data_ptr()
+
+
+def test_buffers_are_part_of_the_vector_and_whole_numbers_are_not():
+    flat = FlatModel(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    before = flat.values.clone()
+    flat.model(torch.randn(8, 3))
+    assert not torch.equal(before, flat.values), "the running mean moved, and it is in the vector"
+    assert flat.model[1].num_batches_tracked == 1
+
+
+def test_frozen_parameters_are_left_out_and_kept():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].weight.requires_grad_(False)
+    kept = model[0].weight.clone()
+    flat = FlatModel(model)
+    flat.load(np.zeros(flat.size, np.float32))
+    assert torch.equal(model[0].weight, kept)
+    assert not model[1].weight.any()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Sequential(nn.Linear(2, 2).double(), nn.Linear(2, 2)), "mixes number types"),
+        (nn.Linear(2, 2).requires_grad_(False), "no trainable parameter"),
+    ],
+)
+def test_models_that_can_not_be_flat_are_refused(model, words):
+    with pytest.raises(InputError, match=words):
+        FlatModel(model)
+
+
+def test_a_vector_of_another_model_is_refused():
+    with pytest.raises(InputError, match="is it another model's"):
+        FlatModel(nn.Linear(2, 2)).load(np.zeros(7, np.float32))
+
+
+def reference(task, samples, config, client, round, mu=0.0):
+    """Train with plain torch, parameter by parameter, without the flat vector."""
+    rng = generator(0, client, 0, "training", round)
+    order, dropout = (int(rng.integers(2**62)) for _ in range(2))
+    model = task.model(0)
+    start = [p.detach().clone() for p in model.parameters()]
+    kind = torch.optim.SGD if config.optimizer == "sgd" else torch.optim.AdamW
+    more = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
+    optimizer = kind(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, **more)
+    model.train()
+    torch.manual_seed(dropout)
+    first = round * config.epochs
+    for epoch in range(first, first + config.epochs):
+        for batch in batches(task, samples, config.batch_size, seed=order, epoch=epoch):
+            optimizer.zero_grad()
+            task.loss(model, batch).backward()
+            if config.clip:
+                nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            for p, origin in zip(model.parameters(), start, strict=True):
+                if p.grad is not None:
+                    p.grad += mu * (p.detach() - origin)
+            optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("changes", "algorithm", "mu"),
+    [
+        ({}, "fedavg", 0.0),
+        ({"epochs": 2, "momentum": 0.9, "weight_decay": 0.01, "clip": None, "learning_rate": 0.01}, "fedavg", 0.0),
+        ({"optimizer": "adamw", "learning_rate": 0.003, "clip": 0.5}, "fedavg", 0.0),
+        ({"epochs": 2}, "fedprox", 0.3),
+    ],
+)
+def test_training_equals_plain_torch(task, stream, changes, algorithm, mu):
+    config = Config.make({"federated": {"batch_size": 4} | changes}).federated
+    samples = stream.samples(stream.clients[0], 0)
+    flat = FlatModel(task.model(0))
+    made = make_algorithm(algorithm, {"mu": mu} if mu else {})
+    told = train(flat, task, samples, made, config, seed=0, client="c", period=0, round=1)
+    expected = reference(task, samples, config, "c", 1, mu)
+    assert told.samples == len(samples)
+    assert told.loss.weight > 0
+    for mine, theirs in zip(flat.model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_random_states_and_repeats(task, stream):
+    samples, config = stream.samples(stream.clients[0], 0), Config().federated
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    values = []
+    for round in (0, 0, 1):
+        flat = FlatModel(task.model(0))
+        train(flat, task, samples, make_algorithm("fedavg"), config, seed=0, client="c", period=0, round=round)
+        values.append(flat.numpy().copy())
+    assert torch.equal(state, torch.random.get_rng_state())
+    np.testing.assert_array_equal(values[0], values[1])
+    assert not np.array_equal(values[0], values[2])
+
+
+def test_divergence_is_named(task, stream):
+    config = Config.make({"federated": {"learning_rate": 1e30, "clip": None, "epochs": 5}}).federated
+    samples, flat, made = stream.samples(stream.clients[0], 0), FlatModel(task.model(0)), make_algorithm("fedavg")
+    with pytest.raises(InputError, match=r"client 'c'.*lower federated\.learning_rate"):
+        train(flat, task, samples, made, config, seed=0, client="c", period=0, round=0)
