@@ -366,24 +366,28 @@ def test_a_store_that_another_process_keeps_locked(path, monkeypatch):
         assert other.load("ann") == store.load("ann")
 
 
-def write_own(path, client):
-    with Store.open(path) as store:
-        for period in range(5):
-            store.replace(buffer_of(client, period))
+def write_own(folder, client, together):
+    for k in range(10):
+        together.wait()
+        with Store.open(folder / f"{k}.sqlite") as store:
+            for period in range(3):
+                store.replace(buffer_of(client, period, 2))
 
 
-def test_processes_that_make_and_write_one_store_at_once(path):
+def test_processes_that_make_and_write_one_store_at_once(tmp_path):
     context = get_context("spawn")
     names = [f"client {k}" for k in range(4)]
-    workers = [context.Process(target=write_own, args=(path, name)) for name in names]
+    together = context.Barrier(len(names), timeout=60)
+    workers = [context.Process(target=write_own, args=(tmp_path, name, together)) for name in names]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
-    with Store.open(path) as store:
-        assert store.clients() == names
-        assert all(store.load(name) == buffer_of(name, 4) for name in names)
+    for k in range(10):
+        with Store.open(tmp_path / f"{k}.sqlite") as store:
+            assert store.clients() == names
+            assert all(store.load(name) == buffer_of(name, 2, 2) for name in names)
 
 
 def test_a_fork_must_open_its_own(path, monkeypatch):

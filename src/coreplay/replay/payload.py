@@ -50,6 +50,8 @@ def encode(fields: Mapping[str, Any]) -> bytes:
 
 def decode(payload: bytes) -> dict[str, Any]:
     """Return the fields of a sample that `encode` wrote; `InputError` for any other bytes."""
+    if not isinstance(payload, bytes):
+        raise InputError(f"a payload must be bytes: got {type(payload).__name__}")
     try:
         arrays = load(payload)
         text = arrays.pop(_JSON)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,17 +106,17 @@ class Store:
         return store
 
     def _prepare(self) -> None:
-        self._is_new()  # before anything is written: it may be somebody else's
-        if self._value("PRAGMA journal_mode = WAL") != "wal":
-            raise ReplayError(
-                f"replay store {str(self.path)!r}: this file system has no shared memory; use a local disk"
-            )
+        with self._transaction("DEFERRED"):  # before anything is written: it may be somebody else's
+            self._is_new()
+        if not os.access(self.path, os.W_OK):  # SQLite would notice on the first write only
+            raise ReplayError(f"replay store {str(self.path)!r}: it can't be written; change its permissions")
+        self._use_log()
         # FULL: the log is on the disk before a call returns. NORMAL would survive a killed process as well, but a power
         # cut could take the last buffers back, and the samples that they replaced are gone from the client by then.
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute("PRAGMA trusted_schema = OFF")
-        with self._transaction("IMMEDIATE"):  # two processes may make it at once; also fails where we can't write
+        with self._transaction("IMMEDIATE"):  # two processes may make it at once
             if self._is_new():
                 for statement in _SCHEMA:
                     self._db.execute(statement)
@@ -126,6 +127,22 @@ class Store:
         if problem != "ok":
             raise ReplayError(
                 f"replay store {str(self.path)!r} is damaged: {problem}; restore a copy, or delete it and begin anew"
+            )
+
+    def _use_log(self) -> None:
+        """Turn to the write-ahead log, which readers can follow; SQLite does not wait for others by itself here."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                mode = self._value("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise ReplayError(
+                f"replay store {str(self.path)!r}: no shared memory on this file system; use a local disk"
             )
 
     def _is_new(self) -> bool:
