@@ -8,24 +8,24 @@ same bytes to a file, the least that any durable store can take; that of `replac
 
 import argparse
 import os
+import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.common import header, pair
 from coreplay.replay import Buffer, Item, Store, decode, encode
 
+WORDS = ("play", "stop", "some", "jazz", "lights", "kitchen", "tomorrow", "remind", "weather", "the")
+
 
 def buffers(clients: int, samples: int, period: int) -> list[Buffer]:
-    rng = np.random.default_rng(period)
-    words = ["play", "stop", "some", "jazz", "lights", "kitchen", "tomorrow", "remind", "weather", "the"]
+    rng = random.Random(period)
 
     def item(k: int) -> Item:
-        text = " ".join(rng.choice(words, 10))
+        text = " ".join(rng.choices(WORDS, k=10))
         return Item(f"{k:016x}", period, encode({"text": text, "label": k, "timestamp": 1_600_000_000 + k}))
 
     return [Buffer(f"client {m}", period, samples, tuple(item(k) for k in range(samples))) for m in range(clients)]
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     header("safetensors")
     with tempfile.TemporaryDirectory() as folder:
