@@ -1,0 +1,429 @@
+"""The store against a plain dictionary, and what it does with files that are damaged, foreign, full or in use."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from coreplay.errors import InputError
+from coreplay.replay import Buffer, Item, ReplayError, Store, path_for
+
+ROOT = Path(__file__).parents[2]
+
+
+def buffer_of(client, period, size=20, mark=b""):
+    items = tuple(Item(f"{period}-{k}", k % (period + 1), mark + b"%d" % k * 100) for k in range(size))
+    return Buffer(client, period, 10 * size, items)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "buffers.sqlite"
+
+
+CLIENTS = ["ann", "Ann", "", "../../etc", "ö\0x", "'; drop table buffer; --", "x" * 3000]
+
+
+class AgainstAModel(RuleBasedStateMachine):
+    """`history` holds every buffer ever written and not rewound; the store may forget all but the last two."""
+
+    @initialize()
+    def begin(self):
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "buffers.sqlite"
+        self.store = Store.open(self.path)
+        self.history: dict[str, dict[int, Buffer]] = {}
+        self.kept: dict[str, list[int]] = {}
+
+    def teardown(self):
+        if hasattr(self, "store"):
+            self.store.close()
+            self.folder.cleanup()
+
+    def newest(self, client):
+        return max(self.history.get(client, {-1: None}))
+
+    def note(self, buffer):
+        self.history.setdefault(buffer.client, {})[buffer.period] = buffer
+        kept = self.kept.setdefault(buffer.client, [])
+        self.kept[buffer.client] = sorted({*kept, buffer.period})[-2:]
+
+    @rule(
+        clients=st.lists(st.sampled_from(CLIENTS), min_size=1, max_size=4, unique=True),
+        period=st.integers(0, 6),
+        size=st.integers(0, 3),
+        mark=st.binary(max_size=5),
+    )
+    def replace(self, clients, period, size, mark):
+        buffers = [buffer_of(client, period, size, mark) for client in clients]
+        if any(self.newest(client) > period for client in clients):
+            with pytest.raises(ReplayError, match=rf"after period \d+: got one after period {period}; call rewind"):
+                self.store.replace_all(buffers)
+            return
+        if len(buffers) == 1:
+            self.store.replace(buffers[0])
+        else:
+            self.store.replace_all(buffers)
+        for buffer in buffers:
+            self.note(buffer)
+
+    def state(self, client, at):
+        """Return the buffer at the end of a period, or None if the store has forgotten it."""
+        then = [period for period in self.history.get(client, {}) if period <= at]
+        if not then:
+            return Buffer(client)
+        return self.history[client][max(then)] if max(then) in self.kept[client] else None
+
+    def possible(self, client, at):
+        # what was there before the first forgotten buffer is not known either, except that it began with nothing
+        forgot = self.history.get(client, {}).keys() - self.kept.get(client, [])
+        return at == -1 or (self.state(client, at) is not None and not (forgot and at < min(self.kept[client])))
+
+    @rule(client=st.sampled_from(CLIENTS), at=st.integers(-1, 7))
+    def load_at(self, client, at):
+        if self.possible(client, at):
+            assert self.store.load(client, at) == self.state(client, at)
+        else:
+            with pytest.raises(ReplayError, match="no longer holds the buffer"):
+                self.store.load(client, at)
+
+    @rule(at=st.integers(-1, 6))
+    def rewind(self, at):
+        if not all(self.possible(client, at) for client in self.history):
+            with pytest.raises(ReplayError, match="no longer holds the buffer"):
+                self.store.rewind(at)
+            return
+        self.store.rewind(at)
+        for client in list(self.history):
+            self.history[client] = {p: b for p, b in self.history[client].items() if p <= at}
+            self.kept[client] = [p for p in self.kept[client] if p <= at]
+            if not self.history[client]:
+                del self.history[client], self.kept[client]
+
+    @rule()
+    def open_again(self):
+        self.store.close()
+        self.store = Store.open(self.path)
+
+    @invariant()
+    def same_as_the_model(self):
+        if not hasattr(self, "store"):
+            return
+        assert self.store.clients() == sorted(self.history)
+        everyone = self.store.load_many(CLIENTS)
+        for client in CLIENTS:
+            expected = self.history[client][self.newest(client)] if client in self.history else Buffer(client)
+            assert everyone[client] == expected
+
+
+TestAgainstAModel = AgainstAModel.TestCase
+TestAgainstAModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@given(
+    client=st.text(st.characters(codec="utf-8"), max_size=30),
+    items=st.lists(
+        st.builds(Item, st.text(st.characters(codec="utf-8"), max_size=9), st.integers(0, 3), st.binary(max_size=50)),
+        unique_by=lambda item: item.key,
+        max_size=5,
+    ).map(tuple),
+    more=st.integers(0, 2**62),
+)
+def test_what_is_stored_comes_back(tmp_path_factory, client, items, more):
+    buffer = Buffer(client, 3, len(items) + more, items)
+    with Store.open(tmp_path_factory.mktemp("store") / "a.sqlite") as store:
+        store.replace(buffer)
+        assert store.load(client) == buffer
+        assert store.clients() == [client]
+
+
+def test_only_two_buffers_of_a_client_are_kept_and_nothing_else_remains(path):
+    with Store.open(path) as store:
+        for period in range(6):
+            store.replace_all([buffer_of("ann", period, 3), buffer_of("bo", period // 3 * 3, 2)])
+    rows = sqlite3.connect(path)
+    assert rows.execute("SELECT client, period FROM buffer ORDER BY 1, 2").fetchall() == [
+        ("ann", 4), ("ann", 5), ("bo", 0), ("bo", 3)
+    ]  # fmt: skip
+    assert rows.execute("SELECT count(*) FROM item").fetchone() == (3 + 3 + 2 + 2,)
+    rows.close()
+
+
+def test_a_half_done_period_is_done_again(path):
+    with Store.open(path) as store:
+        before = [buffer_of(client, 4) for client in ("ann", "bo")]
+        store.replace_all(before)
+        store.replace(buffer_of("ann", 5, mark=b"half"))
+        store.replace(buffer_of("new", 5))
+        store.rewind(4)
+        assert list(store.load_many(["ann", "bo"]).values()) == before
+        assert store.clients() == ["ann", "bo"]
+        store.rewind(4)
+        store.replace(buffer_of("ann", 5))
+        assert store.load("ann") == buffer_of("ann", 5)
+        assert store.load("ann", at=4) == before[0]
+
+
+def test_one_bad_buffer_and_none_is_written(path):
+    with Store.open(path) as store:
+        store.replace(buffer_of("bo", 7))
+        with pytest.raises(ReplayError, match=r"'bo' after period 7: got one after period 6; call rewind\(6\)"):
+            store.replace_all([buffer_of("ann", 6), buffer_of("bo", 6)])
+        assert store.clients() == ["bo"]
+        with pytest.raises(InputError, match="two of the same client"):
+            store.replace_all([buffer_of("ann", 8), buffer_of("ann", 8)])
+        with pytest.raises(InputError, match="must say after which period it was chosen: got -1"):
+            store.replace(Buffer("ann"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ann", -2), "must be from -1"),
+        (("ann", 3, 0, (Item("a", 0, b""),)), "must be at least its 1 samples: got 0"),
+        (("ann", 3, 5, (Item("a", 0, b""), Item("a", 1, b""))), "holds a sample twice"),
+        (("ann", 3, 5, (Item("a", 4, b""),)), "sample 'a' of period 4: expected 0 to 3"),
+        (("ann", 3, 5, (Item("a", 3, "text"),)), "payload of type str: expected bytes"),
+        (("ann\ud800", 3), "half of a surrogate pair"),
+        (("ann", 3, 5, (Item("\udc00", 3, b""),)), "half of a surrogate pair"),
+    ],
+)
+def test_buffers_that_make_no_sense(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Buffer(*arguments)
+
+
+def test_numpy_numbers_are_welcome(path):
+    import numpy as np
+
+    with Store.open(path) as store:
+        store.replace(Buffer("ann", np.int64(2), np.uint16(9), [("a", np.int32(1), b"x")]))
+        assert store.load("ann") == Buffer("ann", 2, 9, (Item("a", 1, b"x"),))
+
+
+def test_a_full_disk_leaves_the_old_buffers(path):
+    with Store.open(path) as store:
+        old = buffer_of("ann", 0)
+        store.replace(old)
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages + 3}")
+        with pytest.raises(ReplayError, match=r"buffers\.sqlite': the disk is full; the buffers are as they were"):
+            store.replace_all([buffer_of("bo", 1), buffer_of("ann", 1, 1000)])
+        assert store.load("ann") == old
+        assert store.clients() == ["ann"]
+        store._db.execute("PRAGMA max_page_count = 100000")
+        store.replace(buffer_of("ann", 1, 1000))
+    with Store.open(path) as store:
+        assert store.load("ann") == buffer_of("ann", 1, 1000)
+
+
+def test_a_write_that_the_system_refuses_leaves_the_old_buffers(path):
+    with Store.open(path) as store:
+        store.replace(buffer_of("ann", 0))
+    program = (
+        "import resource, sys\n"
+        "from coreplay.replay import Buffer, Item, ReplayError, Store\n"
+        "store = Store.open(sys.argv[1])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "try:\n"
+        "    store.replace(Buffer('ann', 1, 1, (Item('a', 1, bytes(10**6)),)))\n"
+        "except ReplayError as error:\n"
+        "    print(error)\n"
+        "print(store.load('ann').period)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    message, period = done.stdout.splitlines()
+    assert "the buffers are as they were" in message
+    assert period == "0"
+    with Store.open(path) as store:
+        assert store.load("ann") == buffer_of("ann", 0)
+
+
+def filled(path, clients=30):
+    with Store.open(path) as store:
+        store.replace_all([buffer_of(f"client {k}", 0) for k in range(clients)])
+
+
+def test_a_file_that_is_no_database(path):
+    path.write_text("these are my notes\n" * 300)
+    with pytest.raises(ReplayError, match="it is no SQLite database"):
+        Store.open(path)
+    assert path.read_text() == "these are my notes\n" * 300
+
+
+def test_the_database_of_another_program_stays_as_it_was(path):
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE recipe (name TEXT)")
+    other.commit()
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(ReplayError, match="is a database of another program"):
+        Store.open(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("PRAGMA user_version = 2", "has version 2, this coreplay knows version 1"),
+        ("DROP TABLE item", "its tables are not ours"),
+        ("CREATE TRIGGER t AFTER INSERT ON item BEGIN DELETE FROM item; END", "its tables are not ours"),
+    ],
+)
+def test_a_store_of_another_version_or_with_other_tables(path, statement, message):
+    filled(path)
+    other = sqlite3.connect(path)
+    other.execute(statement)
+    other.commit()
+    other.close()
+    with pytest.raises(ReplayError, match=message):
+        Store.open(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE item SET payload = x'00' WHERE position = 3",
+        "DELETE FROM item WHERE position = 19",
+        "UPDATE item SET key = key || 'x' WHERE position = 0",
+        "UPDATE item SET period = 7 WHERE position = 0",
+        "UPDATE item SET payload = 'text' WHERE position = 3",
+        "UPDATE item SET period = 'then' WHERE position = 3",
+        "UPDATE buffer SET seen = seen + 1",
+        "UPDATE buffer SET seen = 0.5",
+        "UPDATE buffer SET digest = 'x'",
+    ],
+)
+def test_a_changed_buffer_is_noticed_on_loading(path, statement):
+    filled(path)
+    other = sqlite3.connect(path)
+    other.execute(statement)
+    other.commit()
+    other.close()
+    with (
+        Store.open(path) as store,
+        pytest.raises(ReplayError, match="'client 3' after period 0 is not what was written"),
+    ):
+        store.load("client 3")
+
+
+def test_a_damaged_or_cut_file_is_noticed(path):
+    """Whatever page is overwritten or missing: an error, or exactly what was written."""
+    filled(path)
+    good = path.read_bytes()
+    noticed = 0
+    for page in range(len(good) // 4096):
+        for bad in (
+            good[: page * 4096 + 100] + b"\xa5" * 600 + good[page * 4096 + 700 :],
+            good[: page * 4096 + 2048],
+        ):
+            path.write_bytes(bad)
+            try:
+                with Store.open(path) as store:
+                    for client in store.clients():
+                        assert store.load(client) == buffer_of(client, 0)
+            except ReplayError:
+                noticed += 1
+            for left in path.parent.glob("*-wal"):
+                left.unlink()
+    assert noticed > len(good) // 4096
+
+
+def test_places_where_no_store_can_be(tmp_path):
+    with pytest.raises(ReplayError, match="can't be opened or made"):
+        Store.open(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ReplayError, match="can't be made"):
+        Store.open(tmp_path / "file" / "buffers.sqlite")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_may_not_be_written(path):
+    filled(path)
+    path.chmod(0o400)
+    with pytest.raises(ReplayError, match="it can't be written"):
+        Store.open(path)
+
+
+def test_a_store_that_another_process_keeps_locked(path, monkeypatch):
+    monkeypatch.setattr("coreplay.replay.store.PATIENCE", 0.01)
+    with Store.open(path) as store, Store.open(path) as other:
+        other._db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ReplayError, match="another process keeps it locked"):
+            store.replace(buffer_of("ann", 0))
+        assert store.clients() == []  # reading goes on
+        other._db.execute("ROLLBACK")
+        store.replace(buffer_of("ann", 0))
+        assert other.load("ann") == store.load("ann")
+
+
+def write_own(folder, client, together):
+    for k in range(10):
+        together.wait()
+        with Store.open(folder / f"{k}.sqlite") as store:
+            for period in range(3):
+                store.replace(buffer_of(client, period, 2))
+
+
+def test_processes_that_make_and_write_one_store_at_once(tmp_path):
+    context = get_context("spawn")
+    names = [f"client {k}" for k in range(4)]
+    together = context.Barrier(len(names), timeout=60)
+    workers = [context.Process(target=write_own, args=(tmp_path, name, together)) for name in names]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    for k in range(10):
+        with Store.open(tmp_path / f"{k}.sqlite") as store:
+            assert store.clients() == names
+            assert all(store.load(name) == buffer_of(name, 2, 2) for name in names)
+
+
+def test_a_fork_must_open_its_own(path, monkeypatch):
+    with Store.open(path) as store:
+        monkeypatch.setattr("os.getpid", lambda: 1)
+        with pytest.raises(ReplayError, match="was opened in another process"):
+            store.load("ann")
+
+
+def test_killed_while_writing():
+    """A bounded run of the benchmark: every kill leaves whole buffers, none older than was acknowledged."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.replay_kill", "--kills", "12"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "12 kills: 0 torn, 0 lost" in done.stdout
+
+
+@given(client=st.text(), other=st.text())
+def test_file_names_are_safe_and_differ(client, other):
+    path = path_for("folder", client)
+    assert path.parent == Path("folder")
+    assert path.name.isascii()
+    assert path.name == path.name.lower()
+    assert len(path.name) < 100
+    assert set(path.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.")
+    assert (path == path_for("folder", other)) == (client == other)
+
+
+@pytest.mark.parametrize("client", ["../../x", "/etc/passwd", "CON", "a" * 10_000, "", ".", "Ünï\ncode\0", "-rf"])
+def test_odd_names_make_usable_files(tmp_path, client):
+    with Store.open(path_for(tmp_path, client)) as store:
+        store.replace(buffer_of(client, 0))
+    assert [p.parent for p in tmp_path.rglob("*")] == [tmp_path]
+    assert path_for("f", client) != path_for("f", client + " ")
