@@ -9,7 +9,9 @@ import heapq
 import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,11 @@ class LocalEngine:
         self._scratch: Path | None = None
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["coreplay.engines.worker", "torch", "transformers"])
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: ctrl-C is for this process alone
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         self._model = SharedVector(len(start), start.dtype.name)
         self._workers: list[_Process] = []
         try:

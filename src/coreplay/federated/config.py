@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import check_strategy
+from coreplay.federated.tracker import check_trackers
 
 
 def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
@@ -154,6 +155,7 @@ class Config(_Part):
             raise _explained(error, where) from None
         make_algorithm(config.federated.algorithm, config.federated.options)
         check_strategy(config.replay.strategy, config.replay.options)
+        check_trackers(config.trackers)
         for name, budget in config.replay.budgets.items():
             if budget < 1:
                 raise InputError(f"{where}: budget of client {name!r} in replay.budgets must be at least 1: {budget}")
@@ -227,7 +229,9 @@ def _explained(error: ValidationError, where: str) -> InputError:
         for key in place[:-1]:
             part = part.model_fields[key].default_factory()
         section = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
-        return InputError(f"{where}: {unknown('key', place[-1], type(part).model_fields if len(place) > 1 else Config.model_fields, of=section)}")
+        return InputError(
+            f"{where}: {unknown('key', place[-1], type(part).model_fields if len(place) > 1 else Config.model_fields, of=section)}"
+        )
     problem = first["msg"][0].lower() + first["msg"][1:]
     return InputError(f"{where}: {name} = {first['input']!r}: {problem}")
 

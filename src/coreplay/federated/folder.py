@@ -1,13 +1,13 @@
 """The run folder: everything that a run leaves, each file whole or absent.
 
-    config.toml            as resolved, with comments
-    versions.json          of Python, coreplay and what it builds on
-    checkpoint.safetensors the model, the server's state, and how far the run is
-    buffers.sqlite         what the clients keep (made by the local engine)
-    metrics.jsonl          one line a period and test set; metrics.parquet: the same
-    rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
-    summary.json           all-period figures by period, bytes exchanged, time by phase
-    run.log                what happened when
+config.toml            as resolved, with comments
+versions.json          of Python, coreplay and what it builds on
+checkpoint.safetensors the model, the server's state, and how far the run is
+buffers.sqlite         what the clients keep (made by the local engine)
+metrics.jsonl          one line a period and test set; metrics.parquet: the same
+rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
+summary.json           all-period figures by period, bytes exchanged, time by phase
+run.log                what happened when
 """
 
 import json
@@ -25,7 +25,7 @@ from coreplay.errors import InputError
 from coreplay.federated.algorithm import State
 from coreplay.federated.config import Config
 from coreplay.federated.flat import Vector
-from coreplay.files import replacing, write_json, write_text
+from coreplay.files import read_json, replacing, write_json, write_text
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 CHECKPOINT, CONFIG = "checkpoint.safetensors", "config.toml"
@@ -99,6 +99,11 @@ class RunFolder:
                 f"checkpoint {str(path)!r} is damaged: {error}; delete it to begin the run anew with --resume"
             ) from None
         return Checkpoint(progress, values, arrays)
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the summary of a finished run; None if it is not finished."""
+        path = self.path / "summary.json"
+        return dict(read_json(path)) if path.exists() else None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint in one step, and then the tables that follow from it."""

@@ -104,7 +104,9 @@ class Conductor:
     def run(self) -> Run:
         """Go from the last checkpoint to the end."""
         progress = self.progress
-        self._tell("begin", periods=self._periods, rounds=self.config.federated.rounds, strategy=self.config.replay.strategy)
+        self._tell(
+            "begin", periods=self._periods, rounds=self.config.federated.rounds, strategy=self.config.replay.strategy
+        )
         self.engine.rewind(progress.period - 1)
         while progress.period < self._periods:
             if not progress.measured:
