@@ -112,8 +112,8 @@ def _told(summary: dict[str, Any]) -> str:
     name, metrics = summary["metric"], summary["metrics"]
     columns = [column for column in (name, "relative_change", "forgetting") if column in metrics]
     lines = [
-        f"Strategy {summary['strategy']}, budget {summary['budget']}, seed {summary['seed']}: {name} on the test sets of "
-        "all periods after each period, and its rise on periods seen since their best (forgetting).",
+        f"Strategy {summary['strategy']}, budget {summary['budget']}, seed {summary['seed']}: {name} on the test sets "
+        "of all periods after each period, and how much worse it is on periods seen than at its best (forgetting).",
         "",
         "| period | " + " | ".join(column.replace("_", " ") for column in columns) + " |",
         "|---" * (len(columns) + 1) + "|",

@@ -1,8 +1,8 @@
 """The local engine: worker processes on this machine, one a core.
 
-The global model lies in shared memory, and so does one sum a worker. The clients of a round are dealt by size to a fixed
-number of groups; a group is trained and summed by one worker, and the groups' sums are added in their order. So the
-result is the same to the bit whatever the number of workers, and memory does not grow with the number of clients.
+The global model lies in shared memory, and so does one sum a worker. The clients of a round are dealt by size to a
+fixed number of groups; a group is trained and summed by one worker, and the groups' sums are added in their order. So
+the result is the same to the bit whatever the number of workers, and memory does not grow with the number of clients.
 """
 
 import heapq
@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -203,7 +204,7 @@ class LocalEngine:
     def _each(self, work: Sequence[Any], watch: Watch) -> Iterator[tuple[int, Any, Vector]]:
         """Do all jobs, each on the next free worker; give (number, reply, the worker's vector) as they come.
 
-        A worker that dies is started anew; a client that fails is tried once more, and then given up with its traceback.
+        A worker that dies is started anew; a client that fails is tried once more, then given up with its traceback.
         """
         waiting = list(range(len(work)))[::-1]
         busy: dict[int, int] = {}
@@ -260,10 +261,8 @@ class _Process:
         return bool(self._process.is_alive())
 
     def send(self, message: Any) -> None:
-        try:
+        with suppress(BrokenPipeError, OSError):  # it is dead: `receive` says so
             self.connection.send(message)
-        except (BrokenPipeError, OSError):
-            pass  # it is dead: `receive` says so
 
     def receive(self) -> Any:
         """Return the reply; a `Failure` if the process died."""

@@ -175,7 +175,7 @@ DEMO = Comparison(
         {
             "stream": {
                 "source": "synthetic",
-                "options": {"clients": 16, "periods": 4, "samples": 40, "drift": 1.5, "seasonality": 1.0},
+                "options": {"clients": 16, "periods": 4, "samples": 40, "drift": 3.0, "seasonality": 1.0},
             },
             "task": {
                 "name": "masked_lm",
@@ -188,7 +188,7 @@ DEMO = Comparison(
                     "longest": 20,
                 },
             },
-            "federated": {"rounds": 25, "clients": 8, "optimizer": "adamw", "learning_rate": 0.006},
+            "federated": {"rounds": 25, "clients": 8, "optimizer": "adamw", "learning_rate": 0.02},
             "replay": {"budget": 10},
             "gradients": {"size": 512},
         }

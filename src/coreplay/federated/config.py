@@ -225,13 +225,11 @@ def _explained(error: ValidationError, where: str) -> InputError:
     place = [str(part) for part in first["loc"]]
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
-        part: Any = Config
+        part: type[BaseModel] = Config
         for key in place[:-1]:
-            part = part.model_fields[key].default_factory()
+            part = type(part.model_fields[key].get_default(call_default_factory=True))
         section = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
-        return InputError(
-            f"{where}: {unknown('key', place[-1], type(part).model_fields if len(place) > 1 else Config.model_fields, of=section)}"
-        )
+        return InputError(f"{where}: {unknown('key', place[-1], part.model_fields, of=section)}")
     problem = first["msg"][0].lower() + first["msg"][1:]
     return InputError(f"{where}: {name} = {first['input']!r}: {problem}")
 

@@ -6,6 +6,8 @@ optimiser step one operation, and nothing is allocated in between. Frozen parame
 of the vector; neither are whole-number buffers.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -72,5 +74,5 @@ def _aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
-def _room(tensors: list[Tensor]) -> int:
+def _room(tensors: Sequence[Tensor]) -> int:
     return sum(_aligned(tensor.numel()) for tensor in tensors)

@@ -1,8 +1,9 @@
 """What happens where the data is: training, measuring, gradients and choosing, for one client at a time.
 
-A `Site` is one process of the local engine, or one device. It keeps nothing between calls but the model instance and the
-files it was given: what must last is in the store, in the coordination states that the caller keeps, and in the scratch
-folder, which holds the period's gradients (a sketch, or only the gram where the gradients are exact and computed anew).
+A `Site` is one process of the local engine, or one device. It keeps nothing between calls but the model instance and
+the files it was given: what must last is in the store, in the coordination states that the caller keeps, and in the
+scratch folder, which holds the period's gradients (a sketch, or only the gram where the gradients are exact and made
+anew).
 """
 
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class PoolGradients:
 
     @cached_property
     def _matrix(self) -> GradientMatrix:
-        return Rows.of_unit(self._kept["rows"]) if "rows" in self._kept else self._build()  # type: ignore[no-any-return]
+        return Rows.of_unit(self._kept["rows"]) if "rows" in self._kept else self._build()
 
     def __len__(self) -> int:
         return self._size

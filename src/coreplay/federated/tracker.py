@@ -33,7 +33,7 @@ class Tracker(ABC):
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  there may be nothing to close
         """Write what is left; the run may go on later."""
 
     def step(self, event: Event) -> int:

@@ -4,6 +4,7 @@ from pathlib import Path
 from statistics import fmean
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -133,7 +134,7 @@ def figure(result: ComparisonResult) -> Figure:
     return chart
 
 
-def _changes(result: ComparisonResult, axes: "Axes", colours: dict[str, str]) -> None:  # noqa: F821
+def _changes(result: ComparisonResult, axes: Axes, colours: dict[str, str]) -> None:
     names = [name for name in result.comparison.strategies if name != NONE][::-1]
     for level, name in enumerate(names):
         changes = [100 * change for change in result.changes(name)]

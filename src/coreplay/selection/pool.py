@@ -54,7 +54,9 @@ class Pool:
         A gradient matrix is asked for them when somebody first wants them, which a random choice never does.
         """
         if isinstance(self.given_gram, HasGram):
-            return _of_length(_cosines(self.given_gram.gram()), self.size, "gram")
+            gram = _cosines(self.given_gram.gram())
+            _of_length(gram, self.size, "gram")
+            return gram
         if self.given_gram is not None:
             return self.given_gram
         assert self.unit is not None, "a pool is made from gradients or from a gram"
