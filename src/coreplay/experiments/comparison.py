@@ -194,5 +194,5 @@ DEMO = Comparison(
         }
     ),
     ("none", "naive_uniform", "polished", "alternating", "corrective", "full_history"),
-    (0, 1),
+    (0, 1, 2),
 )
