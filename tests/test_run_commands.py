@@ -25,7 +25,7 @@ TINY = {
     "gradients": {"size": 64},
     "engine": {"workers": 1, "checkpoint_seconds": 0},
 }
-SLOW = ("--set", "federated.rounds=400", "--set", "periods=1")  # long enough to be stopped on the way
+SLOW = ("--set", "federated.rounds=2000", "--set", "periods=1")  # long enough to be stopped on the way
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,9 @@ def call(capsys, *arguments):
     return end.value.code or 0, shown.out, shown.err
 
 
-def start(*arguments):
-    """Start the command line in a process group of its own, as a terminal does."""
-    command = [sys.executable, "-c", "from coreplay.cli import main; main()", "run", *map(str, arguments)]
+def start(*arguments, first=""):
+    """Start the command line in a process group of its own, as a terminal does; with some code before it."""
+    command = [sys.executable, "-c", first + "from coreplay.cli import main; main()", "run", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -77,18 +77,29 @@ def nobody_left(group):
     return False
 
 
-@pytest.mark.parametrize("rounds", [2, 4])
-def test_killed_and_resumed_is_the_same_to_the_byte(place, tmp_path, capsys, rounds):
+KILLED = """
+import os, signal
+import coreplay.federated.folder as module
+write, left = module.save_file, [{n}]
+def save(*arguments, **options):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(*arguments, **options)
+module.save_file = save
+"""
+
+
+@pytest.mark.parametrize("n", [3, 5], ids=["between rounds", "with new buffers and the old checkpoint"])
+def test_killed_and_resumed_is_the_same_to_the_byte(place, tmp_path, capsys, n):
     folder = tmp_path / "killed"
-    process = start(place / "run.toml", "-o", folder, "--set", "engine.workers=2")
-    wait_for(folder, process, rounds)
-    process.kill()
+    process = start(place / "run.toml", "-o", folder, "--set", "engine.workers=2", first=KILLED.format(n=n))
     process.communicate()
-    assert not (folder / "summary.json").exists()
+    assert process.returncode == -signal.SIGKILL
     assert nobody_left(process.pid)
     code, out, err = call(capsys, "run", "--resume", folder, "--set", "engine.workers=1", "--json")
     assert code == 0, err
-    assert "goes on in period" in err
+    assert "goes on in period 1" in err
     assert (folder / "metrics.jsonl").read_bytes() == (place / "done" / "metrics.jsonl").read_bytes()
     metrics = json.loads((place / "done" / "summary.json").read_text())["metrics"]
     assert json.loads(out)["metrics"] == metrics
@@ -223,6 +234,7 @@ def test_wrong_input_is_one_clear_line_before_any_work(place, tmp_path, capsys, 
         (["run.toml", "--resume", "-o", "done", "--set", "replay.budget=4"], "begun with another 'replay'"),
         (["--resume", "done", "--set", "seed=4"], "begun with another 'seed'"),
         (["run.toml", "-o", "."], "exists and is no run"),
+        (["--resume", "done", "-o", "other"], "two folders to go on with"),
     ],
 )
 def test_wrong_files_and_folders(place, capsys, monkeypatch, arguments, message):

@@ -106,16 +106,16 @@ class Status:
 
 
 @contextmanager
-def following(title: str) -> Iterator["Observer"]:
-    """Give an observer that shows the events of runs on standard error."""
+def following(title: str, *, rounds: bool = True) -> Iterator["Observer"]:
+    """Give an observer that shows the events of runs on standard error; without a line a round where there are many."""
     if sys.stderr.isatty():
         with _live(title) as observer:
             yield observer
     else:
-        yield _plain(title)
+        yield _plain(title, rounds)
 
 
-def _plain(title: str) -> "Observer":
+def _plain(title: str, rounds: bool) -> "Observer":
     status = Status(title)
 
     def observe(event: "Event") -> None:
@@ -124,7 +124,7 @@ def _plain(title: str) -> "Observer":
         text = None
         if event.kind == "begin" and (event.period or event.round):
             text = f"goes on in period {event.period + 1}, round {event.round + 1}"
-        elif event.kind == "round":
+        elif event.kind == "round" and rounds:
             left = status.left()
             text = status.line() + (f", about {duration(left)} left" if left else "")
         elif event.kind == "evaluated":

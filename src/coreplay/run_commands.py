@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,6 +86,8 @@ def _resumed(
     """Find the run to go on with. It keeps its configuration, except for the engine."""
     from coreplay.federated import RunFolder
 
+    if file is not None and file.is_dir() and output is not None:
+        raise InputError(f"two folders to go on with: {str(file)!r} and {str(output)!r}; name one")
     given = file if file is not None and not file.is_dir() and (output is not None or file.suffix == ".toml") else None
     folder = output or (file if given is None else None)
     if given is not None or preset is not None:
@@ -199,7 +202,8 @@ def demo(
     from coreplay.report.comparison import markdown, write
 
     with _stoppable(output, f"coreplay demo -o {output}"):
-        result = compare(DEMO, output / "runs", watch=following, say=lambda text: print(text, file=sys.stderr))
+        watch = partial(following, rounds=False)
+        result = compare(DEMO, output / "runs", watch=watch, say=lambda text: print(text, file=sys.stderr))
     paths = write(result, output)
     if as_json:
         typer.echo(json.dumps(result.to_json()))

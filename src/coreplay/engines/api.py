@@ -78,8 +78,8 @@ def run(
         config = place.config().model_copy(update={"engine": config.engine})
         place.checkpoint()  # what is damaged is said at once, and not when the workers are there
         Store.open(path / "buffers.sqlite").close()
-    elif (path / "config.toml").exists():
-        raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
+    else:
+        RunFolder.check_free(path)
     check_trackers(config.trackers, installed=True)
     things = prepared or prepare(config)
     if not resume:

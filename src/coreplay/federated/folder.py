@@ -64,14 +64,20 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path | str, config: Config) -> "RunFolder":
         """Make a folder for a new run; one that holds a run already is refused."""
+        cls.check_free(path)
         folder = cls(Path(path))
-        if (folder.path / CONFIG).exists():
-            raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
-        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-            raise InputError(f"{str(path)!r} exists and is no run: choose another folder")
         write_json(folder.path / "versions.json", versions())
         write_text(folder.path / CONFIG, config.toml())
         return folder
+
+    @staticmethod
+    def check_free(path: Path | str) -> None:
+        """Raise an `InputError` if a new run can't have this folder."""
+        path = Path(path)
+        if (path / CONFIG).exists():
+            raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(f"{str(path)!r} exists and is no run: choose another folder")
 
     @classmethod
     def open(cls, path: Path | str) -> "RunFolder":
