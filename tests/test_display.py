@@ -34,6 +34,13 @@ def test_plain_lines_are_one_a_round_and_period_and_warnings(capsys):
     assert len(lines) == 5
 
 
+def test_status_line_shows_clients():
+    status = Status()
+    for event in EVENTS[:-1]:
+        status.take(event)
+    assert status.line() == "period 1/2, measuring and choosing, client 4/4, loss 5, perplexity 200.1"
+
+
 def test_live_display_on_a_terminal(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
@@ -49,7 +56,7 @@ def test_live_display_on_a_terminal(monkeypatch):
     shown = terminal.getvalue()
     assert "corrective" in shown
     assert "warning: client 'bo' failed" in shown
-    assert "measuring and choosing, client 4/4, loss 5, perplexity 200.1" in shown
+    assert "period 1/2, measuring and choosing, loss 5, perplexity 200.1" in shown
 
 
 def test_time_left_is_at_the_pace_of_this_session():

@@ -22,6 +22,7 @@ class MLflow(Tracker):
         super().__init__(config, folder)
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would call home
         from mlflow import MlflowClient
+        from mlflow.entities import Param
 
         folder = folder.absolute()
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}")
@@ -36,8 +37,8 @@ class MLflow(Tracker):
             else self._client.create_experiment(EXPERIMENT, artifact_location=(folder / "mlflow").as_uri())
         )
         self._run = self._client.create_run(number, run_name=folder.name).info.run_id
-        for name, value in _flat(config.model_dump()).items():
-            self._client.log_param(self._run, name, str(value)[:500])
+        values = [Param(name, str(value)[:500]) for name, value in _flat(config.model_dump()).items()]
+        self._client.log_batch(self._run, params=values)
         write_text(known, self._run + "\n")
 
     def __call__(self, event: Event) -> None:
