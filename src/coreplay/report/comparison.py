@@ -85,12 +85,15 @@ def seen(result: ComparisonResult) -> str:
     if NONE in names:
         changes = {name: [sign * change for change in result.changes(name)] for name in names if name != NONE}
         helpful = [name for name in changes if max(changes[name]) < 0]
-        others = [name for name in changes if name not in helpful]
+        useless = [name for name in changes if min(changes[name]) >= 0]
+        unclear = [name for name in changes if name not in helpful + useless]
         always = "in every seed" if len(result.comparison.seeds) > 1 else "in this one seed"
         if helpful:
             said.append(f"{_listed(helpful)} {'help' if len(helpful) > 1 else 'helps'} {always}")
-        if others:
-            said.append(f"{_listed(others)} {'do' if len(others) > 1 else 'does'} not")
+        if unclear:
+            said.append(f"the seeds disagree about {_listed(unclear)}")
+        if useless:
+            said.append(f"{_listed(useless)} {'do' if len(useless) > 1 else 'does'} not help")
     if RANDOM in buffers and len(buffers) > 1:
         chosen = {name: [sign * c for c in result.changes(name, RANDOM)] for name in buffers if name != RANDOM}
         best = min(chosen, key=lambda name: fmean(chosen[name]))
@@ -99,7 +102,7 @@ def seen(result: ComparisonResult) -> str:
         else:
             said.append("no choice is better than a random one of the same size in every seed")
     few = len(result.comparison.seeds)
-    caution = f"With {few} seed{'s' if few > 1 else ''} differences of a few percent between buffers mean nothing."
+    caution = f"With {few} seed{'s' if few > 1 else ''} differences of a few percent between buffers prove nothing."
     text = "; ".join(said)
     return f"What is seen: {text}. {caution}" if text else caution
 
