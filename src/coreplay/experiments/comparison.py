@@ -170,8 +170,8 @@ def collect(comparison: Comparison, places: dict[tuple[str, int], Path], reused:
     )
 
 
-# Strong drift, so that a model without replay forgets. Sizes and rates were tried on a stream with seed 101; but a first
-# rate of 0.02 was given up because with it, on the stream and seed 0 that are shown, full_history diverged.
+# Strong drift, so that a model without replay forgets. Sizes and rates were tried on a stream with seed 101; but a
+# first rate of 0.02 was given up because with it, on the stream and seed 0 that are shown, full_history diverged.
 DEMO = Comparison(
     Config.make(
         {
