@@ -27,7 +27,7 @@ def pool(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("command", ["select", "selectors", "near-optimality", "demo"])
+@pytest.mark.parametrize("command", ["select", "selectors", "near-optimality", "demo", "run", "runs"])
 def test_help_shows_an_example(command):
     shown = coreplay(command, "--help")
     assert shown.returncode == 0

@@ -1,11 +1,14 @@
-"""Every Python block of README and docs runs; every shell block names commands and options that exist."""
+"""Every Python block of README and docs runs; shell blocks name real commands and options; TOML blocks are valid."""
 
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from coreplay.federated import Config
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -40,6 +43,15 @@ def test_shell_block_names_real_commands(code):
             assert all(option in shown.stdout for option in options), line
         elif words[:1] == ["make"]:
             assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), line
+
+
+@pytest.mark.parametrize("code", list(blocks("toml")))
+def test_toml_block_is_a_configuration(code):
+    Config.make(tomllib.loads(code))
+
+
+def test_the_configuration_page_shows_every_field():
+    assert Config().toml() in (ROOT / "docs/runs.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

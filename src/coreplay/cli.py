@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from coreplay import __version__
+from coreplay import __version__, run_commands
+from coreplay.data_commands import Json, Seed, parse_options
 from coreplay.data_commands import app as data_app
-from coreplay.data_commands import parse_options
+from coreplay.display import show_markdown
 from coreplay.errors import InputError
 
 app = typer.Typer(
@@ -27,6 +28,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(run_commands.demo)
+app.command()(run_commands.run)
+app.command()(run_commands.runs)
 app.add_typer(data_app, name="data")
 
 
@@ -75,10 +79,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
-Seed = Annotated[int, typer.Option(help="Makes every random choice repeatable.")]
 
 
 @app.command()
@@ -231,23 +231,8 @@ def coordinate_command(
     if as_json:
         typer.echo(json.dumps(result.to_json()))
         return
-    _show_markdown(markdown(result))
+    show_markdown(markdown(result))
     typer.echo("written: " + ", ".join(str(path) for path in paths))
-
-
-@app.command()
-def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")] = Path("demo"),
-) -> None:
-    """See how near the selectors come to the optimum, in a minute, with a table and figures.
-
-    Example: `coreplay demo`
-    """
-    from coreplay.experiments.near_optimality import NearOptimality
-
-    for mixture in ("uncentred", "literal"):
-        folder = output / mixture
-        _near_optimality(NearOptimality(repeats=200, mixture=mixture), folder, resume=folder.exists())
 
 
 def _near_optimality(
@@ -266,19 +251,8 @@ def _near_optimality(
     if as_json:
         typer.echo(json.dumps(result.to_json()))
         return
-    _show_markdown(markdown(result))
+    show_markdown(markdown(result))
     typer.echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
-
-
-def _show_markdown(text: str) -> None:
-    """Show Markdown with tables drawn on a terminal, and as it is in a pipe."""
-    if not sys.stdout.isatty():
-        typer.echo(text)
-        return
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    Console().print(Markdown(text))
 
 
 @contextmanager

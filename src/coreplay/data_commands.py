@@ -174,13 +174,13 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, {})}
 
 
-def parse_options(pairs: list[str]) -> dict[str, Any]:
+def parse_options(pairs: list[str], flag: str = "--option") -> dict[str, Any]:
     """Parse name=value pairs; values are JSON where they can be, else text."""
     options: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"--option must be name=value: got {pair!r}")
+            raise InputError(f"{flag} must be name=value: got {pair!r}")
         try:
             options[name] = json.loads(value)
         except ValueError:

@@ -1,5 +1,6 @@
 """Files that are whole or absent: written beside the target, then moved over it in one step."""
 
+import errno
 import json
 import os
 import secrets
@@ -25,6 +26,8 @@ def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch()
     except OSError as error:
+        if disk_full(error):
+            raise
         raise InputError(f"{str(target)!r} can't be written: {error.strerror}; choose another place") from None
     try:
         yield temporary
@@ -34,6 +37,17 @@ def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def disk_full(error: BaseException) -> bool:
+    """Say whether an error comes from a full disk; SQLite and safetensors have errors of their own for it.
+
+    >>> disk_full(OSError(errno.ENOSPC, "No space left on device")), disk_full(OSError("no such file"))
+    (True, False)
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return any(text in str(error) for text in ("No space left on device", "the disk is full"))
 
 
 def write_text(target: Path | str, text: str) -> None:

@@ -1,5 +1,6 @@
 """`run`: from a configuration to a finished run."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +10,13 @@ from coreplay.data import FederatedStream, load
 from coreplay.engines.local import LocalEngine
 from coreplay.errors import InputError, unknown
 from coreplay.federated.config import Config
-from coreplay.federated.events import Event, Observer
+from coreplay.federated.events import Observer
 from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.folder import RunFolder
 from coreplay.federated.run import Conductor, Run, check
+from coreplay.federated.tracker import check_trackers
+from coreplay.federated.watching import watching
+from coreplay.replay import Store
 from coreplay.seeding import generator
 from coreplay.tasks import Task, make
 
@@ -72,20 +76,21 @@ def run(
     if resume:
         place = RunFolder.open(path)
         config = place.config().model_copy(update={"engine": config.engine})
-    elif (path / "config.toml").exists():
-        raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
+        place.checkpoint()  # what is damaged is said at once, and not when the workers are there
+        Store.open(path / "buffers.sqlite").close()
+    else:
+        RunFolder.check_free(path)
+    check_trackers(config.trackers, installed=True)
     things = prepared or prepare(config)
     if not resume:
         place = RunFolder.create(path, config)
-    owned = engine is None
-    serving = engine or LocalEngine(things.stream, things.task, things.start, config.engine.workers)
-    try:
+    with ExitStack() as stack:
+        watched = stack.enter_context(watching(config, path, observer))
+        serving = engine or stack.enter_context(
+            LocalEngine(things.stream, things.task, things.start, config.engine.workers)
+        )
         serving.begin(config, path)
-        watched = observer or _nobody
         return Conductor(config, things.stream, things.task, serving, place, things.start, watched).run()
-    finally:
-        if owned:
-            serving.close()
 
 
 def default_name(config: Config) -> str:
@@ -97,7 +102,3 @@ def default_name(config: Config) -> str:
     replay = config.replay
     budget = f"{replay.share:g}" if replay.share else str(replay.budget)
     return f"{config.stream.source}-{replay.strategy}-{budget}-seed{config.seed}"
-
-
-def _nobody(event: Event) -> None:
-    pass

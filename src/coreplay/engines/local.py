@@ -9,6 +9,7 @@ import heapq
 import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -246,7 +247,11 @@ class _Process:
         self.connection: Connection
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=jobs.main, args=(theirs,), daemon=True)
-        self._process.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: ctrl-C is for this process alone
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
         self.send(setup)
 

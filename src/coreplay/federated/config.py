@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import check_strategy
+from coreplay.federated.tracker import check_trackers
 
 
 def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
@@ -154,6 +155,7 @@ class Config(_Part):
             raise _explained(error, where) from None
         make_algorithm(config.federated.algorithm, config.federated.options)
         check_strategy(config.replay.strategy, config.replay.options)
+        check_trackers(config.trackers)
         for name, budget in config.replay.budgets.items():
             if budget < 1:
                 raise InputError(f"{where}: budget of client {name!r} in replay.budgets must be at least 1: {budget}")

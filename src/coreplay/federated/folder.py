@@ -25,7 +25,7 @@ from coreplay.errors import InputError
 from coreplay.federated.algorithm import State
 from coreplay.federated.config import Config
 from coreplay.federated.flat import Vector
-from coreplay.files import replacing, write_json, write_text
+from coreplay.files import read_json, replacing, write_json, write_text
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 CHECKPOINT, CONFIG = "checkpoint.safetensors", "config.toml"
@@ -64,14 +64,20 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path | str, config: Config) -> "RunFolder":
         """Make a folder for a new run; one that holds a run already is refused."""
+        cls.check_free(path)
         folder = cls(Path(path))
-        if (folder.path / CONFIG).exists():
-            raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
-        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-            raise InputError(f"{str(path)!r} exists and is no run: choose another folder")
         write_json(folder.path / "versions.json", versions())
         write_text(folder.path / CONFIG, config.toml())
         return folder
+
+    @staticmethod
+    def check_free(path: Path | str) -> None:
+        """Raise an `InputError` if a new run can't have this folder."""
+        path = Path(path)
+        if (path / CONFIG).exists():
+            raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(f"{str(path)!r} exists and is no run: choose another folder")
 
     @classmethod
     def open(cls, path: Path | str) -> "RunFolder":
@@ -99,6 +105,11 @@ class RunFolder:
                 f"checkpoint {str(path)!r} is damaged: {error}; delete it to begin the run anew with --resume"
             ) from None
         return Checkpoint(progress, values, arrays)
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the summary of a finished run; None if it is not finished."""
+        path = self.path / "summary.json"
+        return dict(read_json(path)) if path.exists() else None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint in one step, and then the tables that follow from it."""

@@ -1,0 +1,167 @@
+"""What a person sees on the terminal: results as tables, and a run as it goes on.
+
+On a terminal a run is two lines that change; elsewhere it is a line a round and a line a period. Both go to standard
+error, because standard output is for results.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from coreplay.federated import Event, Observer
+
+
+def show_markdown(text: str) -> None:
+    """Show Markdown with tables drawn on a terminal, and as it is in a pipe."""
+    if not sys.stdout.isatty():
+        typer.echo(text)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text))
+
+
+def duration(seconds: float) -> str:
+    """Write a time as people say it.
+
+    >>> duration(8.2), duration(75), duration(2 * 3600 + 120)
+    ('8 s', '1 min 15 s', '2 h 2 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@dataclass
+class Status:
+    """Where a run is, from the events that it told."""
+
+    title: str = ""
+    clock: Callable[[], float] = time.monotonic
+    periods: int = 0
+    rounds: int = 0
+    period: int = 0
+    round: int = 0
+    clients: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+    steps: float = 0.0  # rounds trained, and the part of the present one
+    began: float = 0.0
+    first: float = 0.0  # steps that were done when the run went on
+
+    def take(self, event: "Event") -> None:
+        """Bring the status up to date."""
+        facts = event.facts
+        self.period, self.round, self.clients = event.period, event.round, ""
+        self.steps = event.period * self.rounds + event.round
+        if event.kind == "begin":
+            self.periods, self.rounds = facts["periods"], facts["rounds"]
+            self.first = self.steps = event.period * self.rounds + event.round
+            self.began = self.clock()
+        elif event.kind == "client" and facts["of"]:
+            done = min(facts["done"], facts["of"])
+            self.clients = f"client {done}/{facts['of']}"
+            self.steps += done / facts["of"] if event.round < self.rounds else 0
+        elif event.kind == "round":
+            self.figures["loss"] = facts["loss"]
+            self.steps += 1
+        elif event.kind == "evaluated":
+            self.figures |= facts
+
+    @property
+    def total(self) -> int:
+        """All rounds of the run."""
+        return self.periods * self.rounds
+
+    def left(self) -> float | None:
+        """Return the seconds that the rest takes at the pace so far; None before there is a pace."""
+        gone = self.steps - self.first
+        if gone <= 0:
+            return None
+        return (self.clock() - self.began) * (self.total - self.steps) / gone
+
+    def line(self) -> str:
+        """Return the status in one line.
+
+        >>> from coreplay.federated.events import Event
+        >>> status = Status()
+        >>> status.take(Event("begin", 0, 0, {"periods": 2, "rounds": 4}))
+        >>> status.take(Event("client", 0, 1, {"done": 3, "of": 6}))
+        >>> status.line()
+        'period 1/2, round 2/4, client 3/6'
+        """
+        parts = [f"period {min(self.period + 1, self.periods)}/{self.periods}"]
+        parts.append(f"round {self.round + 1}/{self.rounds}" if self.round < self.rounds else "measuring and choosing")
+        parts += [self.clients] if self.clients else []
+        return ", ".join(parts + [f"{name} {value:.4g}" for name, value in self.figures.items()])
+
+
+@contextmanager
+def following(title: str, *, rounds: bool = True) -> Iterator["Observer"]:
+    """Give an observer that shows the events of runs on standard error; without a line a round where there are many."""
+    if sys.stderr.isatty():
+        with _live(title) as observer:
+            yield observer
+    else:
+        yield _plain(title, rounds)
+
+
+def _plain(title: str, rounds: bool) -> "Observer":
+    status = Status(title)
+
+    def observe(event: "Event") -> None:
+        status.take(event)
+        facts = event.facts
+        text = None
+        if event.kind == "begin" and (event.period or event.round):
+            text = f"goes on in period {event.period + 1}, round {event.round + 1}"
+        elif event.kind == "round" and rounds:
+            left = status.left()
+            text = status.line() + (f", about {duration(left)} left" if left else "")
+        elif event.kind == "evaluated":
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items())
+            text = f"period {event.period + 1}/{status.periods} is trained: {figures} on all test sets"
+        elif event.kind == "selected":
+            text = f"period {event.period + 1}/{status.periods}: {facts['clients']} clients chose, {facts['kept']} kept"
+        elif event.kind == "warning":
+            text = f"warning: {facts['text']}"
+        if text is not None:
+            print(f"{title}: {text}" if title else text, file=sys.stderr, flush=True)
+
+    return observe
+
+
+@contextmanager
+def _live(title: str) -> Iterator["Observer"]:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    status = Status(title)
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}")
+    )
+    task = bar.add_task(title, total=None, left="")
+    with Live(Group(bar, Text()), console=console, refresh_per_second=8, transient=True) as live:
+
+        def observe(event: "Event") -> None:
+            status.take(event)
+            if event.kind == "warning":
+                console.print(Text(f"warning: {event.facts['text']}", style="yellow"))
+            left = status.left()
+            text = f"about {duration(left)} left" if left is not None else ""
+            bar.update(task, total=status.total, completed=status.steps, left=text)
+            live.update(Group(bar, Text(status.line(), overflow="ellipsis", no_wrap=True)))
+
+        yield observe

@@ -1,0 +1,72 @@
+"""The runs below a folder, and how far each is."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coreplay.errors import InputError
+from coreplay.federated.folder import CONFIG, RunFolder
+from coreplay.federated.watching import is_running
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One run: `state` is finished, running, stopped, not begun, or damaged; `problem` says why."""
+
+    name: str
+    state: str
+    strategy: str = ""
+    budget: float | None = None
+    seed: int | None = None
+    period: int | None = None  # where it is, from 0: the next round to be trained
+    round: int | None = None
+    metric: str = ""
+    figure: float | None = None  # of a finished run: after its last period, on all test sets
+    seconds: float | None = None
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def list_runs(folder: Path | str) -> list[Listed]:
+    """Return all runs below a folder, by name."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {str(folder)!r}: name one that holds runs")
+    return [_listed(path.parent, folder) for path in sorted(folder.rglob(CONFIG))]
+
+
+def _listed(path: Path, below: Path) -> Listed:
+    name = str(path.relative_to(below)) if path != below else path.name
+    place = RunFolder(path)
+    try:
+        config = place.config()
+        about: dict[str, Any] = {
+            "name": name,
+            "strategy": config.replay.strategy,
+            "budget": config.replay.share or config.replay.budget,
+            "seed": config.seed,
+        }
+        summary = place.summary()
+        if summary is not None:
+            metric = summary["metric"]
+            seconds = sum(summary["seconds"].values())
+            return Listed(
+                state="finished", metric=metric, figure=summary["metrics"][metric][-1], seconds=seconds, **about
+            )
+        found = place.checkpoint()
+    except (InputError, KeyError, IndexError, TypeError, AttributeError) as error:
+        return Listed(name, "damaged", problem=str(error))
+    state = "running" if is_running(path) else "stopped" if found else "not begun"
+    if found is None:
+        return Listed(state=state, **about)
+    progress = found.progress
+    return Listed(
+        state=state,
+        period=progress.period,
+        round=progress.round,
+        seconds=sum(progress.seconds.values()),
+        **about,
+    )

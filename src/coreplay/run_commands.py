@@ -1,0 +1,212 @@
+"""`coreplay run`, `runs` and `demo`. Thin; heavy imports are inside the commands."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coreplay.data_commands import Json, parse_options
+from coreplay.display import duration, following, show_markdown
+from coreplay.errors import InputError
+
+if TYPE_CHECKING:
+    from coreplay.federated import Config
+
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, from its last checkpoint.")]
+
+
+def run(
+    file: Annotated[Path | None, typer.Argument(help="The configuration; with --resume, the run's folder.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the run.  [default: runs/NAME]")
+    ] = None,
+    resume: Resume = False,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value: name=value; values may be JSON. Repeatable.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Instead of a file: small or paper.")] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the configuration as resolved, with comments, and stop.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train over all periods with replay, and measure what is forgotten.
+
+    Every random choice comes from the seed: results are the same for any number of workers, and after an interruption.
+
+    Example: `coreplay run --preset small --set replay.budget=10 -o runs/first`
+
+    Example: `coreplay run run.toml --set replay.strategy=none --set seed=1`
+
+    Example: `coreplay run --resume runs/first`
+    """
+    changes = parse_options(change or [], "--set")
+    if resume:
+        config, folder = _resumed(file, output, preset, changes)
+    else:
+        from coreplay.engines.api import default_name
+
+        config = _config(file, preset, changes)
+        folder = output or Path("runs") / default_name(config)
+    if print_config:
+        typer.echo(config.toml(), nl=False)
+        return
+    from coreplay.engines import run as carry_out
+    from coreplay.federated import RunFolder
+
+    summary = RunFolder(folder).summary() if resume else None
+    if summary is not None:
+        typer.echo(f"the run in {folder} is finished already; this is its summary", err=True)
+    else:
+        with _stoppable(folder, f"coreplay run --resume {folder}"), following("") as observer:
+            summary = carry_out(config, folder, resume=resume, observer=observer).summary
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder)} | summary))
+    else:
+        show_markdown(_told(summary))
+        typer.echo(f"written: {folder}")
+
+
+def _config(file: Path | None, preset: str | None, changes: dict[str, Any]) -> "Config":
+    from coreplay.federated import Config
+
+    if (file is None) == (preset is None):
+        raise InputError("name a configuration file, or a preset with --preset small (not both)")
+    return Config.load(file, changes) if file is not None else Config.make({"preset": preset}, changes)
+
+
+def _resumed(
+    file: Path | None, output: Path | None, preset: str | None, changes: dict[str, Any]
+) -> tuple["Config", Path]:
+    """Find the run to go on with. It keeps its configuration, except for the engine."""
+    from coreplay.federated import RunFolder
+
+    if file is not None and file.is_dir() and output is not None:
+        raise InputError(f"two folders to go on with: {str(file)!r} and {str(output)!r}; name one")
+    given = file if file is not None and not file.is_dir() and (output is not None or file.suffix == ".toml") else None
+    folder = output or (file if given is None else None)
+    if given is not None or preset is not None:
+        from coreplay.engines.api import default_name
+
+        wanted = _config(given, preset, changes)
+        folder = folder or Path("runs") / default_name(wanted)
+    elif folder is None:
+        raise InputError("--resume needs the folder of a run: coreplay run --resume runs/NAME")
+    kept = RunFolder.open(folder).config()
+    if given is None and preset is None:
+        wanted = type(kept).make(kept.model_dump(), changes)
+    for section in type(kept).model_fields:
+        old, new = getattr(kept, section), getattr(wanted, section)
+        if section != "engine" and old != new:
+            raise InputError(
+                f"the run in {str(folder)!r} was begun with another {section!r}: it goes on as it began, only engine "
+                "values may change; choose another folder for a new run"
+            )
+    return wanted, folder
+
+
+def _told(summary: dict[str, Any]) -> str:
+    """Return the figures after each period as a Markdown table."""
+    name, metrics = summary["metric"], summary["metrics"]
+    columns = [column for column in (name, "relative_change", "forgetting") if column in metrics]
+    lines = [
+        f"Strategy {summary['strategy']}, budget {summary['budget']}, seed {summary['seed']}: {name} on the test sets "
+        "of all periods after each period, and how much worse it is on periods seen than at its best (forgetting).",
+        "",
+        "| period | " + " | ".join(column.replace("_", " ") for column in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for k in range(len(metrics[name])):
+        cells = [_cell(column, metrics[column][k]) for column in columns]
+        lines.append(f"| {k + 1} | " + " | ".join(cells) + " |")
+    seconds = ", ".join(f"{phase} {duration(spent)}" for phase, spent in summary["seconds"].items())
+    sent = f"{summary['bytes_up'] / 1e6:.1f} MB up, {summary['bytes_down'] / 1e6:.1f} MB down"
+    return "\n".join([*lines, "", f"Time: {seconds}. Exchanged: {sent}."]) + "\n"
+
+
+def _cell(column: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:+.1%}" if column == "relative_change" else f"{value:.4g}"
+
+
+@contextmanager
+def _stoppable(folder: Path, again: str) -> Iterator[None]:
+    """Say how to go on when a run stops on the way: by ctrl-C, a failing client or a full disk."""
+    from coreplay.engines import WorkerError
+    from coreplay.files import disk_full
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: what is done is in {folder}; go on with: {again}", err=True)
+        raise typer.Exit(130) from None
+    except Exception as error:
+        if disk_full(error):
+            typer.echo(f"error: the disk is full ({error}); make room and go on with: {again}", err=True)
+        elif isinstance(error, WorkerError):
+            typer.echo(f"error: {error}\nwhat is done is in {folder}; go on with: {again}", err=True)
+        else:
+            raise
+        raise typer.Exit(1) from None
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look, at any depth.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List runs: how far each is, its figure and its time.
+
+    Example: `coreplay runs`
+
+    Example: `coreplay runs demo --json`
+    """
+    from coreplay.federated.listing import list_runs
+
+    found = list_runs(folder)
+    if as_json:
+        typer.echo(json.dumps([run.to_json() for run in found]))
+        return
+    if not found:
+        typer.echo(f"no runs below {folder}")
+        return
+    lines = ["| run | strategy | budget | seed | state | figure | time |", "|---|---|---|---|---|---|---|"]
+    for run in found:
+        state = run.state if run.period is None else f"{run.state}, period {run.period + 1}, round {run.round}"
+        figure = f"{run.metric} {run.figure:.4g}" if run.figure is not None else ""
+        spent = duration(run.seconds) if run.seconds is not None else ""
+        cells = (run.name, run.strategy, run.budget, run.seed, state, figure, spent)
+        lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
+    show_markdown("\n".join(lines))
+    for run in found:
+        if run.problem:
+            typer.echo(f"{run.name}: {run.problem}", err=True)
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and results.")] = Path("demo"),
+    as_json: Json = False,
+) -> None:
+    """Compare strategies of replay on a small synthetic stream, in under three minutes, with a table and a figure.
+
+    What is in the folder already is not done again.
+
+    Example: `coreplay demo`
+    """
+    from coreplay.experiments.comparison import DEMO, compare
+    from coreplay.report.comparison import markdown, write
+
+    with _stoppable(output, f"coreplay demo -o {output}"):
+        watch = partial(following, rounds=False)
+        result = compare(DEMO, output / "runs", watch=watch, say=lambda text: print(text, file=sys.stderr))
+    paths = write(result, output)
+    if as_json:
+        typer.echo(json.dumps(result.to_json()))
+        return
+    show_markdown(markdown(result))
+    typer.echo("written: " + ", ".join(str(path) for path in paths))

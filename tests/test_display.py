@@ -1,0 +1,82 @@
+"""What is shown while a run goes on."""
+
+import io
+
+import pytest
+
+from coreplay.display import Status, duration, following
+from coreplay.federated import Event
+
+EVENTS = [
+    Event("begin", 0, 0, {"periods": 2, "rounds": 2, "strategy": "none"}),
+    Event("client", 0, 0, {"done": 1, "of": 4, "clients": 1, "client": "ann"}),
+    Event("warning", 0, 0, {"text": "client 'bo' failed and is tried again: no memory", "done": 1, "of": 4}),
+    Event("round", 0, 0, {"loss": 5.5, "clients": 4}),
+    Event("round", 0, 1, {"loss": 5.0, "clients": 4}),
+    Event("client", 0, 2, {"done": 0, "of": 0, "clients": 0, "client": ""}),
+    Event("evaluated", 0, 2, {"perplexity": 200.123}),
+    Event("client", 0, 2, {"done": 9, "of": 4, "clients": 4, "client": "bo"}),
+    Event("selected", 0, 2, {"clients": 4, "kept": 12}),
+]
+
+
+def test_plain_lines_are_one_a_round_and_period_and_warnings(capsys):
+    with following("first") as observe:
+        for event in EVENTS:
+            observe(event)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = shown.err.splitlines()
+    assert lines[0] == "first: warning: client 'bo' failed and is tried again: no memory"
+    assert lines[1].startswith("first: period 1/2, round 1/2, loss 5.5, about ")
+    assert lines[3] == "first: period 1/2 is trained: perplexity 200.1 on all test sets"
+    assert lines[4] == "first: period 1/2: 4 clients chose, 12 kept"
+    assert len(lines) == 5
+
+
+def test_status_line_shows_clients():
+    status = Status()
+    for event in EVENTS[:-1]:
+        status.take(event)
+    assert status.line() == "period 1/2, measuring and choosing, client 4/4, loss 5, perplexity 200.1"
+
+
+def test_live_display_on_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with following("corrective") as observe:
+        for event in EVENTS:
+            observe(event)
+    shown = terminal.getvalue()
+    assert "corrective" in shown
+    assert "warning: client 'bo' failed" in shown
+    assert "period 1/2, measuring and choosing, loss 5, perplexity 200.1" in shown
+
+
+def test_time_left_is_at_the_pace_of_this_session():
+    now = [0.0]
+    status = Status(clock=lambda: now[0])
+    status.take(Event("begin", 1, 1, {"periods": 3, "rounds": 4}))  # 5 of 12 rounds were done before
+    assert status.left() is None
+    now[0] = 10.0
+    status.take(Event("round", 1, 1, {"loss": 2.0}))
+    assert status.left() == pytest.approx(60)
+    now[0] = 15.0
+    status.take(Event("client", 1, 2, {"done": 1, "of": 2}))
+    assert status.left() == pytest.approx(55)
+
+
+def test_durations():
+    assert [duration(s) for s in (0.4, 59.4, 60, 3599, 3600)] == [
+        "0 s",
+        "59 s",
+        "1 min 0 s",
+        "59 min 59 s",
+        "1 h 0 min",
+    ]

@@ -1,0 +1,281 @@
+"""`coreplay run` and `runs`: what a user gets, also when things go wrong."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coreplay.cli import main
+from coreplay.engines import WorkerError, run
+from coreplay.federated import Config
+
+TINY = {
+    "stream": {"source": "synthetic", "options": {"clients": 5, "periods": 2, "samples": 12}},
+    "task": {
+        "name": "masked_lm",
+        "options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 300},
+    },
+    "federated": {"rounds": 3},
+    "replay": {"strategy": "corrective", "budget": 3, "rounds": 1},
+    "gradients": {"size": 64},
+    "engine": {"workers": 1, "checkpoint_seconds": 0},
+}
+SLOW = ("--set", "federated.rounds=2000", "--set", "periods=1")  # long enough to be stopped on the way
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Make a folder with run.toml and the finished run `done`."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "run.toml").write_text(Config.make(TINY).toml())
+    run(Config.make(TINY), folder / "done")
+    return folder
+
+
+def call(capsys, *arguments):
+    """Call the command line in this process; return the exit code, standard output and standard error."""
+    before = sys.argv
+    sys.argv = ["coreplay", *map(str, arguments)]
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+    finally:
+        sys.argv = before
+    shown = capsys.readouterr()
+    return end.value.code or 0, shown.out, shown.err
+
+
+def start(*arguments, first=""):
+    """Start the command line in a process group of its own, as a terminal does; with some code before it."""
+    command = [sys.executable, "-c", first + "from coreplay.cli import main; main()", "run", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for(folder, process, rounds):
+    """Wait until a run has checkpoints of so many rounds."""
+    file = folder / "rounds.jsonl"
+    for _ in range(6000):
+        if file.exists() and len(file.read_text().splitlines()) >= rounds:
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    raise AssertionError("the run does not get on")
+
+
+def nobody_left(group):
+    for _ in range(500):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+KILLED = """
+import os, signal
+import coreplay.federated.folder as module
+write, left = module.save_file, [{n}]
+def save(*arguments, **options):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(*arguments, **options)
+module.save_file = save
+"""
+
+
+@pytest.mark.parametrize("n", [3, 5], ids=["between rounds", "with new buffers and the old checkpoint"])
+def test_killed_and_resumed_is_the_same_to_the_byte(place, tmp_path, capsys, n):
+    folder = tmp_path / "killed"
+    process = start(place / "run.toml", "-o", folder, "--set", "engine.workers=2", first=KILLED.format(n=n))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert nobody_left(process.pid)
+    code, out, err = call(capsys, "run", "--resume", folder, "--set", "engine.workers=1", "--json")
+    assert code == 0, err
+    assert "goes on in period 1" in err
+    assert (folder / "metrics.jsonl").read_bytes() == (place / "done" / "metrics.jsonl").read_bytes()
+    metrics = json.loads((place / "done" / "summary.json").read_text())["metrics"]
+    assert json.loads(out)["metrics"] == metrics
+    log = (folder / "run.log").read_text()
+    assert log.count(" begin ") == 2
+    assert log.count(" end ") == 1
+
+
+def test_ctrl_c_says_how_to_go_on_and_leaves_nobody(place, tmp_path, capsys):
+    folder = tmp_path / "stopped"
+    process = start(place / "run.toml", "-o", folder, *SLOW, "--set", "engine.workers=2")
+    wait_for(folder, process, 1)
+    code, _, err = call(capsys, "run", "--resume", folder)
+    assert code == 2
+    assert "another process is carrying out the run" in err
+    assert json.loads(call(capsys, "runs", tmp_path, "--json")[1])[0]["state"] == "running"
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (
+        err.splitlines()[-1] == f"interrupted: what is done is in {folder}; go on with: coreplay run --resume {folder}"
+    )
+    assert "Traceback" not in err
+    assert out == ""
+    assert nobody_left(process.pid)
+    (listed,) = json.loads(call(capsys, "runs", tmp_path, "--json")[1])
+    assert (listed["state"], listed["period"]) == ("stopped", 0)
+    assert listed["round"] >= 1
+    assert "stopped, period 1, round" in call(capsys, "runs", tmp_path)[1]
+
+
+def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(place, tmp_path, capsys, monkeypatch):
+    from safetensors import SafetensorError
+
+    import coreplay.federated.folder as module
+
+    write, calls = module.save_file, []
+
+    def full(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(module, "save_file", full)
+    code, _, err = call(capsys, "run", place / "run.toml", "-o", tmp_path / "full")
+    assert code == 1
+    assert "the disk is full" in err.splitlines()[-1]
+    assert f"go on with: coreplay run --resume {tmp_path / 'full'}" in err
+    assert "Traceback" not in err
+    assert not list((tmp_path / "full").glob(".writing-*"))
+    assert call(capsys, "run", "--resume", "-o", tmp_path / "full")[0] == 0
+    assert (tmp_path / "full/metrics.jsonl").read_bytes() == (place / "done/metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (WorkerError("client 'ann' failed twice: out of luck"), 1, "client 'ann' failed twice"),
+        (OSError(28, "No space left on device"), 1, "the disk is full"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_what_stops_a_run_says_how_to_go_on(place, tmp_path, capsys, monkeypatch, error, code, message):
+    def stop(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("coreplay.engines.run", stop)
+    found, out, err = call(capsys, "run", place / "run.toml", "-o", tmp_path / "new")
+    assert found == code
+    assert message in err
+    assert f"coreplay run --resume {tmp_path / 'new'}" in err
+    assert out == ""
+
+
+def test_a_finished_run_is_shown_and_not_done_again(place, capsys):
+    before = (place / "done/run.log").read_text()
+    code, out, err = call(capsys, "run", "--resume", place / "done")
+    assert code == 0
+    assert "finished already" in err
+    assert "| 2 | " in out
+    assert (place / "done/run.log").read_text() == before
+
+
+def test_config_is_printed_as_it_can_be_read(place, tmp_path, capsys):
+    code, out, _ = call(capsys, "run", "--preset", "small", "--set", "replay.budget=7", "--print-config")
+    assert code == 0
+    (tmp_path / "printed.toml").write_text(out)
+    assert Config.load(tmp_path / "printed.toml") == Config.make({"preset": "small"}, {"replay.budget": 7})
+    assert "# How many samples a client may keep." in out
+    changed = call(capsys, "run", place / "run.toml", "--set", 'replay.budgets={"client1": 2}', "--print-config")[1]
+    assert 'budgets = { "client1" = 2 }' in changed
+
+
+WRONG = {
+    "unknown key": (["--set", "replay.bugdet=5"], "did you mean 'budget'?"),
+    "unknown section": (["--set", "repaly.budget=5"], "did you mean 'replay'?"),
+    "unknown option": (["--set", "stream.options.clints=5"], "did you mean 'clients'?"),
+    "wrong type": (["--set", "replay.budget=many"], "replay.budget = 'many'"),
+    "out of range": (["--set", "federated.rounds=0"], "federated.rounds = 0"),
+    "unknown strategy": (["--set", "replay.strategy=correctiv"], "did you mean 'corrective'?"),
+    "unknown algorithm": (["--set", "federated.algorithm=fedavgg"], "did you mean 'fedavg'?"),
+    "unknown tracker": (["--set", 'trackers=["tensorbord"]'], "did you mean 'tensorboard'?"),
+    "no value": (["--set", "replay.budget"], "--set must be name=value"),
+    "no test data": (["--set", "stream.options.test=0"], "no test data"),
+    "more periods than there are": (["--set", "periods=5"], "the stream has 2"),
+    "no such client": (["--set", 'replay.budgets={"ann": 3}'], "client 'ann'"),
+    "no such baseline": (["--set", "baseline=nowhere"], "no finished run"),
+    "file and preset": (["--preset", "small"], "not both"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_one_clear_line_before_any_work(place, tmp_path, capsys, case):
+    arguments, message = WRONG[case]
+    code, out, err = call(capsys, "run", place / "run.toml", "-o", tmp_path / "new", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.toml"], "can't be read: No such file"),
+        (["--preset", "smal"], "did you mean 'small'?"),
+        ([], "name a configuration file"),
+        (["--resume"], "needs the folder of a run"),
+        (["--resume", "nothing"], "holds no run"),
+        (["run.toml", "-o", "done"], "holds a run already"),
+        (["run.toml", "--resume", "-o", "done", "--set", "replay.budget=4"], "begun with another 'replay'"),
+        (["--resume", "done", "--set", "seed=4"], "begun with another 'seed'"),
+        (["run.toml", "-o", "."], "exists and is no run"),
+        (["--resume", "done", "-o", "other"], "two folders to go on with"),
+    ],
+)
+def test_wrong_files_and_folders(place, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(place)
+    code, out, err = call(capsys, "run", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "buffers.sqlite", "config.toml"])
+def test_a_damaged_run_is_noticed_before_any_work(place, tmp_path, capsys, monkeypatch, name):
+    monkeypatch.setattr("coreplay.engines.api.prepare", lambda config: pytest.fail("work has begun"))
+    folder = tmp_path / "damaged"
+    shutil.copytree(place / "done", folder)
+    (folder / "summary.json").unlink()
+    (folder / name).write_bytes(b"\x00garbage\xff" * 500)
+    code, _, err = call(capsys, "run", "--resume", folder)
+    assert code == 2
+    assert name in err
+    assert len(err.splitlines()) == 1
+    if name != "buffers.sqlite":
+        code, out, _ = call(capsys, "runs", tmp_path)
+        assert code == 0
+        assert "damaged" in out
+
+
+def test_runs_lists_what_there_is(place, tmp_path, capsys):
+    (row,) = json.loads(call(capsys, "runs", place, "--json")[1])
+    summary = json.loads((place / "done/summary.json").read_text())
+    assert (row["name"], row["state"], row["strategy"], row["budget"]) == ("done", "finished", "corrective", 3)
+    assert row["figure"] == summary["metrics"]["perplexity"][-1]
+    assert "| done | corrective | 3 | 0 | finished | perplexity" in call(capsys, "runs", place)[1]
+    assert "no runs below" in call(capsys, "runs", tmp_path)[1]
+    assert call(capsys, "runs", tmp_path / "absent")[0] == 2
+
+
+def test_the_log_has_times_and_no_text_of_clients(place):
+    from coreplay.data import load
+
+    log = (place / "done/run.log").read_text()
+    assert all(line[:2] == "20" and line[10] == "T" for line in log.splitlines())
+    texts = load("synthetic", **TINY["stream"]["options"]).samples("client0", 0).texts
+    assert not any(text in log for text in texts)
