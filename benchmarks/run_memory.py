@@ -39,7 +39,8 @@ def carry_out(clients: int, folder: Path) -> None:
 
     def observer(event: Event) -> None:
         if event.kind in PHASES:
-            print(f"{PHASES[event.kind]} {event.period}", flush=True)
+            period = event.period + (event.kind == "selected")  # what follows belongs to the next period
+            print(f"{PHASES[event.kind]} {period}", flush=True)
 
     config = Config.make(
         {
