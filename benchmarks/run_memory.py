@@ -1,0 +1,129 @@
+"""Peak memory of a run on the local engine with few and with many clients: asked to be within 10 % of each other.
+
+Two periods: training, measuring and a corrective selection of the first, training and measuring of the second. TinyBERT
+with the same 8192 words, 50 clients a round and as many rounds on both sides. Memory is the sum of the proportional set
+sizes (/proc/PID/smaps_rollup) of the run's process and all that it started, sampled; the peak is also given by phase.
+
+    python -m benchmarks.run_memory [--clients 100 1000]
+"""
+
+import argparse
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.common import header
+
+WORDS, PER_ROUND, ROUNDS, EVERY = 8192, 50, 2, 0.05
+PHASES = {"begin": "training", "evaluated": "selection", "selected": "training", "end": "end"}
+
+
+def vocabulary(clients: int, folder: Path) -> None:
+    """Write the vocabulary of the first period, filled up to WORDS with pieces that nobody uses."""
+    from coreplay.data import load
+    from coreplay.tasks.vocabulary import Vocabulary
+    from coreplay.tasks.wordpiece import tokenizer, train
+
+    pieces = train(load("synthetic", clients=clients, periods=2).of_period(0).texts, WORDS)
+    pieces += [f"[unused{k}]" for k in range(WORDS - len(pieces))]
+    Vocabulary(tokenizer(pieces)).save(folder)
+
+
+def carry_out(clients: int, folder: Path) -> None:
+    """Do the run in this process, and print each phase when it begins."""
+    from coreplay.engines import run
+    from coreplay.federated import Config, Event
+
+    def observer(event: Event) -> None:
+        if event.kind in PHASES:
+            period = event.period + (event.kind == "selected")  # what follows belongs to the next period
+            print(f"{PHASES[event.kind]} {period}", flush=True)
+
+    config = Config.make(
+        {
+            "stream": {"options": {"clients": clients, "periods": 2}},
+            "task": {"options": {"vocabulary": str(folder)}},
+            "federated": {"rounds": ROUNDS, "clients": PER_ROUND},
+        }
+    )
+    run(config, folder / f"run-{clients}", observer=observer)
+
+
+def tree(root: int) -> list[int]:
+    """Return a process and all that came from it."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+        except OSError:  # it has just ended
+            continue
+    found = [root]
+    for one in found:
+        found += parents.get(one, [])
+    return found
+
+
+def proportional(process: int) -> float:
+    """Return the proportional set size in megabytes; 0 of a process that is gone."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def watched(clients: int, folder: Path) -> tuple[dict[str, float], list[float]]:
+    """Do a run in processes of its own; return the peak by phase, and each process's share of the highest."""
+    command = [sys.executable, "-m", "benchmarks.run_memory", "--run", str(clients), "--folder", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    phase = "start"
+
+    def listen() -> None:
+        nonlocal phase
+        assert process.stdout is not None
+        for line in process.stdout:
+            phase = line.strip()
+
+    threading.Thread(target=listen, daemon=True).start()
+    peaks: dict[str, float] = {}
+    highest: list[float] = []
+    while process.poll() is None:
+        now = [proportional(one) for one in tree(process.pid)]
+        peaks[phase] = max(peaks.get(phase, 0.0), sum(now))
+        highest = max(highest, now, key=sum)
+        time.sleep(EVERY)
+    if process.returncode:
+        raise SystemExit(f"the run with {clients} clients failed")
+    return peaks, highest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs=2, default=[100, 1000])
+    parser.add_argument("--run", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.run:
+        carry_out(given.run, given.folder)
+        return
+    header("torch", "transformers")
+    peaks: list[dict[str, float]] = []
+    with TemporaryDirectory() as name:
+        vocabulary(max(given.clients), Path(name))
+        for clients in given.clients:
+            found, highest = watched(clients, Path(name))
+            peaks.append(found)
+            parts = ", ".join(f"{part:.0f}" for part in highest)
+            print(f"{clients} clients: peak {max(found.values()):.0f} MB (by process: {parts})", flush=True)
+    for phase in peaks[0]:
+        few, many = (found.get(phase, 0.0) for found in peaks)
+        print(f"  {phase:<12} {few:7.0f} MB {many:7.0f} MB {many / few:6.3f}")
+    few, many = (max(found.values()) for found in peaks)
+    print(f"peak         {few:9.0f} MB {many:7.0f} MB {many / few:6.3f}  (asked: within 10 %)")
+
+
+if __name__ == "__main__":
+    main()
