@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -142,8 +143,9 @@ def pids(engine: LocalEngine) -> list[int]:
     return [worker._process.pid for worker in engine._workers]
 
 
+FAILING = """
 class Failing:
-    """A task whose loss fails for one client's words, as often as the file says."""
+    'A task whose training fails on one text, as often as a file says.'
 
     def __init__(self, task, text, counter):
         self._task, self._text, self._counter = task, text, counter
@@ -160,12 +162,15 @@ class Failing:
                 self._counter.write_text(str(left - 1))
                 raise ValueError("the sensor is gone")
         return self._task.collate(samples, epoch)
+"""
 
 
-def test_a_client_that_fails_is_tried_once_more_and_named(things, tmp_path):
+def test_a_client_that_fails_is_tried_once_more_and_named(things, tmp_path, monkeypatch):
     client = things.stream.clients[0]
     counter = tmp_path / "failures"
-    task = Failing(things.task, things.stream.samples(client, 0).texts[0], counter)
+    (tmp_path / "failing.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = import_module("failing").Failing(things.task, things.stream.samples(client, 0).texts[0], counter)
     told = []
     with LocalEngine(things.stream, task, things.start, workers=1) as made:
         made.begin(config(), tmp_path)
@@ -211,6 +216,15 @@ def test_killed_anywhere_and_resumed_gives_the_same_bits(things, engine, tmp_pat
     assert records(tmp_path / "killed") == records(tmp_path / "whole")
 
 
+class Unseen:
+    """A task in a module that a worker can't import."""
+
+
+def test_a_task_that_workers_can_not_import_is_explained(things):
+    with pytest.raises(WorkerError, match="could not begin: No module named"):
+        LocalEngine(things.stream, Unseen(), things.start, workers=1)
+
+
 def test_bad_input_is_found_before_any_work(things, tmp_path):
     for changes, words in (
         ({"engine__name": "locl"}, "did you mean 'local'"),
@@ -237,6 +251,7 @@ def test_folders_that_are_taken_or_damaged(things, engine, tmp_path):
     with pytest.raises(InputError, match="damaged"):
         run(config(), folder, resume=True, prepared=things, engine=engine)
     (folder / "checkpoint.safetensors").unlink()
+    engine.begin(config(), tmp_path / "elsewhere")  # lets go of the database, whose log else mends it
     (folder / "buffers.sqlite").write_bytes(b"no database at all" * 100)
     with pytest.raises(InputError, match="no SQLite database"):
         run(config(), folder, resume=True, prepared=things, engine=engine)

@@ -8,6 +8,7 @@ import signal
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -194,10 +195,11 @@ def main(connection: Connection) -> None:
         worker: Worker | None = None
         while True:
             try:
-                job = connection.recv()
+                data = connection.recv_bytes()
             except (EOFError, OSError):
                 return
             try:
+                job = ForkingPickler.loads(data)  # may fail: a task must live in a module that can be imported here
                 if isinstance(job, Setup):
                     worker, reply = Worker(job), None
                 else:

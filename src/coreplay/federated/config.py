@@ -7,6 +7,7 @@ Wrong names and values are refused with the nearest right one before any work st
 import json
 import tomllib
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -207,8 +208,7 @@ def preset(name: str) -> dict[str, Any]:
     """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
-    copy: dict[str, Any] = json.loads(json.dumps(PRESETS[name]))
-    return copy
+    return deepcopy(PRESETS[name])
 
 
 def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -216,7 +216,7 @@ def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and isinstance(target.get(key), dict):
             _merge(target[key], value)
         else:
-            target[key] = dict(value) if isinstance(value, Mapping) else value
+            target[key] = deepcopy(value)
 
 
 def _explained(error: ValidationError, where: str) -> InputError:

@@ -132,10 +132,8 @@ class Projections:
 
 
 @njit(cache=True)
-def _scatter(
-    row_places: Any, row_signs: Any, column_places: Any, column_signs: Any, values: Any, result: Any
-) -> None:  # pragma: no cover  (compiled)
-    """Add every entry of `values` (n, height, width) to its place in `result` (n, size), row by row of the parameter."""
+def _scatter(row_places: Any, row_signs: Any, column_places: Any, column_signs: Any, values: Any, result: Any) -> None:
+    """Add every entry of `values` (n, height, width) to its place in `result` (n, size), row by row."""
     n, height, width = values.shape
     size = result.shape[1]
     places = np.empty(width, np.int64)
