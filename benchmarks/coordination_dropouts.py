@@ -1,4 +1,4 @@
-"""Drop-outs: 30 % of the clients miss each round, the last one included (issue 4).
+"""Drop-outs: 30 % of the clients miss each round, the last one included.
 
     python -m benchmarks.coordination_dropouts
 

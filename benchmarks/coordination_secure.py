@@ -1,4 +1,4 @@
-"""The secure sum: error, time and bytes a client for 10 clients of TinyBERT's size (issue 4).
+"""The secure sum: error, time and bytes a client for 10 clients of TinyBERT's size.
 
     python -m benchmarks.coordination_secure
 

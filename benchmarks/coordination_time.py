@@ -1,4 +1,4 @@
-"""Time a round at M = 1000, and where it goes (issue 4).
+"""Time a round at M = 1000, and where it goes.
 
     python -m benchmarks.coordination_time
 
@@ -13,7 +13,7 @@ from functools import wraps
 from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
-from coreplay.coordination import client, matrix, messages, server
+from coreplay.coordination import client, matrix, messages, method, server
 from coreplay.coordination.methods import alternating, corrective
 from coreplay.experiments.coordination import CoordinationStudy, draw_clients, versions
 
@@ -22,11 +22,13 @@ PARTS = [
     (matrix.Candidates, "combine", "Gx"),
     (corrective, "polish", "the first, uncoordinated choice"),
     (corrective, "search", "swap search"),
-    (alternating, "proven_minimum", "convex programme"),
+    (alternating, "minimise", "convex programme"),
     (messages.Contribution, "to_bytes", "message to bytes"),
     (server.Server, "receive", "server: check and add"),
     (server.Server, "broadcast", "server: mix and broadcast"),
-    (client, "generator", "random generators"),
+    (client.Client, "_rng", "random generators"),
+    (client.Client, "_past", "the client's earlier answers"),
+    (method.Past, "mean", "their mean"),
 ]
 
 
@@ -55,22 +57,22 @@ def main() -> None:
     config = CoordinationStudy(clients=options.clients, dimension=options.dimension)
     clients = draw_clients(config)
     with threadpool_limits(1):
-        for method in config.methods:
-            coordinate(clients[:3], config.budget, method, 2)  # compile
+        for name in config.methods:
+            coordinate(clients[:3], config.budget, name, 2)  # compile
             began = time.perf_counter()
-            coordinate(clients, config.budget, method, 0)
+            coordinate(clients, config.budget, name, 0)
             alone = time.perf_counter() - began
             began = time.perf_counter()
-            coordinate(clients, config.budget, method, options.rounds)
+            coordinate(clients, config.budget, name, options.rounds)
             plain = time.perf_counter() - began
             spent: dict[str, float] = defaultdict(float)
             undo = [measured(spent, *part) for part in PARTS]
             began = time.perf_counter()
-            coordinate(clients, config.budget, method, options.rounds)
+            coordinate(clients, config.budget, name, options.rounds)
             total = time.perf_counter() - began
             for restore in undo:
                 restore()
-            print(f"\n{method}, M = {config.clients}, d = {config.dimension}, {options.rounds} rounds:")
+            print(f"\n{name}, M = {config.clients}, d = {config.dimension}, {options.rounds} rounds:")
             print(f"selection alone {alone:.2f} s, coordinated {plain:.2f} s, ratio {plain / alone:.2f};", end=" ")
             a_round = (plain - alone) / options.rounds
             print(f"{a_round:.3f} s a round, {1e3 * a_round / config.clients:.3f} ms a client")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from coreplay import InputError
-from coreplay.files import read_json, replacing, write_json, write_text
+from coreplay.files import claim, read_json, replacing, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -30,3 +30,14 @@ def test_json_round_trip_and_damage(tmp_path):
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(InputError, match=r"a\.json' can't be read as JSON"):
         read_json(tmp_path / "a.json")
+
+
+def test_a_folder_is_claimed_only_if_it_holds_nothing_else(tmp_path):
+    folder = tmp_path / "out"
+    assert claim(folder, ["a.json"]) is False
+    write_json(folder / "a.json", 1)
+    assert claim(folder, ["a.json", "b.json"]) is True
+    with pytest.raises(InputError, match=r"holds other files, such as 'a\.json': choose a new or empty folder"):
+        claim(folder, ["b.json"])
+    with pytest.raises(InputError, match="is a file: choose a folder"):
+        claim(folder / "a.json", ["b.json"])

@@ -4,6 +4,7 @@ Heavy libraries are imported inside the commands that use them, so that `corepla
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -194,45 +195,130 @@ def near_optimality(
 
 @app.command("coordinate", cls=Spread)
 def coordinate_command(
-    clients: Annotated[int, typer.Option(help="How many clients.")] = 200,
-    pool: Annotated[int, typer.Option(help="Samples of each client.")] = 50,
-    budget: Annotated[int, typer.Option(help="How many each may keep.")] = 5,
-    dimension: Annotated[int, typer.Option(help="Length of a gradient.")] = 300,
-    rounds: Annotated[
-        list[int] | None, typer.Option(help="Numbers of rounds, one or several.  [default: 0 1 2 4 8 16]")
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Gradients of your own clients, a file each, one row a sample: .npy, .npz, .safetensors."),
     ] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Methods to compare.  [default: all]")] = None,
-    concentration: Annotated[float, typer.Option(help="How alike clients are: small for different ones.")] = 0.2,
+    clients: Annotated[int | None, typer.Option(help="How many clients to generate.  [default: 200]")] = None,
+    pool: Annotated[int | None, typer.Option(help="Samples of each generated client.  [default: 50]")] = None,
+    budget: Annotated[int, typer.Option(help="How many each may keep.")] = 5,
+    dimension: Annotated[int | None, typer.Option(help="Length of a generated gradient.  [default: 300]")] = None,
+    rounds: Annotated[
+        list[int] | None,
+        typer.Option(help="Numbers of rounds, one or several; one for files.  [default: 0 1 2 4 8 16; 4 for files]"),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Methods to compare; one for files.  [default: all; corrective for files]")
+    ] = None,
+    concentration: Annotated[
+        float | None, typer.Option(help="How alike generated clients are: small for different ones.  [default: 0.2]")
+    ] = None,
     seed: Seed = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")] = Path("coordination"),
     as_json: Json = False,
 ) -> None:
-    """Let generated clients choose jointly, and see how the objective falls with the rounds.
+    """Let clients choose jointly: your own, or generated ones, to see how the objective falls with the rounds.
+
+    Files come before the options. The selection of each is written to selections.json in the output folder.
+
+    Example: `coreplay coordinate alice.npy bob.npz carol.safetensors --budget 20 --rounds 4 -o kept`
 
     Example: `coreplay coordinate --clients 200 --rounds 0 1 2 4 8 16 -o coordination`
     """
+    generated = {"clients": clients, "pool": pool, "dimension": dimension, "concentration": concentration}
+    given = {name: value for name, value in generated.items() if value is not None}
+    if not files:
+        _coordinate_generated(given, budget, rounds, method, seed, output, as_json)
+        return
+    if given:
+        raise InputError(f"--{next(iter(given))} is for generated clients: leave it out, or the files")
+    for name, values in (("rounds", rounds), ("method", method)):
+        if values and len(values) > 1:
+            raise InputError(f"--{name} must have one value for clients from files: got {len(values)}")
+    _coordinate_files(files, budget, (method or ["corrective"])[0], (rounds or [4])[0], seed, output, as_json)
+
+
+def _coordinate_generated(
+    given: dict[str, Any],
+    budget: int,
+    rounds: list[int] | None,
+    method: list[str] | None,
+    seed: int,
+    output: Path,
+    as_json: bool,
+) -> None:
     from coreplay.coordination import coordination_methods
     from coreplay.experiments.coordination import CoordinationStudy, run
-    from coreplay.report.coordination import markdown, write
+    from coreplay.files import claim
+    from coreplay.report.coordination import NAMES, markdown, write
 
     config = CoordinationStudy(
-        clients=clients,
-        pool=pool,
+        **{"clients": 200} | given,
         budget=budget,
-        dimension=dimension,
-        concentration=concentration,
         rounds=tuple(sorted(set(rounds or (0, 1, 2, 4, 8, 16)))),
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    with _progress(f"{clients} clients", quiet=as_json) as progress:
+    earlier = claim(output, NAMES)
+    with _progress(f"{config.clients} clients", quiet=as_json) as progress:
         result = run(config, progress=progress)
     paths = write(result, output)
     if as_json:
         typer.echo(json.dumps(result.to_json()))
         return
     show_markdown(markdown(result))
-    typer.echo("written: " + ", ".join(str(path) for path in paths))
+    typer.echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
+
+
+def _coordinate_files(
+    files: list[Path], budget: int, method: str, rounds: int, seed: int, output: Path, as_json: bool
+) -> None:
+    from dataclasses import asdict
+
+    from coreplay.coordination import coordinate
+    from coreplay.files import claim, read_arrays, write_json
+
+    if len({str(file) for file in files}) < len(files):
+        raise InputError("a file is named twice: pass one file a client")
+    paths = [output / "results.json", output / "selections.json"]
+    earlier = claim(output, [path.name for path in paths])
+    clients = []
+    for file in files:
+        arrays = _named(read_arrays(file), str(file), gram=False)
+        if "gradients" not in arrays:
+            raise InputError(f"file {str(file)!r} has a gram only: clients choose jointly by their gradients")
+        clients.append(arrays["gradients"])
+    try:
+        alone = coordinate(clients, budget, method, 0, seed)
+        found = coordinate(clients, budget, method, rounds, seed)
+    except InputError as error:  # it numbers the clients; say which file that is
+        raise InputError(re.sub(r"clients\[(\d+)\]", lambda k: repr(str(files[int(k[1])])), str(error))) from None
+    result = {
+        "method": method,
+        "rounds": rounds,
+        "budget": budget,
+        "seed": seed,
+        "objective": found.objective,
+        "alone": alone.objective,
+        "bytes_up": found.bytes_up,
+        "bytes_down": found.bytes_down,
+        "history": [asdict(report) for report in found.history],
+    }
+    selections = {str(file): kept.tolist() for file, kept in zip(files, found.selections, strict=True)}
+    write_json(paths[0], result)
+    write_json(paths[1], selections)
+    if as_json:
+        typer.echo(json.dumps(result | {"selections": selections}))
+        return
+    kept, pools = sum(map(len, selections.values())), sum(map(len, clients))
+    if kept == pools:
+        typer.echo(f"no pool is larger than the budget of {budget}: everything is kept, nothing to coordinate")
+    else:
+        typer.echo(
+            f"{len(files)} clients keep {kept} of {pools} samples: objective {found.objective:.6g} "
+            f"after {rounds} rounds, {alone.objective:.6g} if each chooses alone"
+        )
+    typer.echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
 
 
 def _near_optimality(

@@ -5,7 +5,7 @@ import json
 import os
 import secrets
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,23 @@ def disk_full(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return any(text in str(error) for text in ("No space left on device", "the disk is full"))
+
+
+def claim(folder: Path | str, names: Iterable[str]) -> bool:
+    """Check before the work that results of these names may go into a folder; return whether earlier ones are there.
+
+    A folder that holds anything else is refused: its content would be mixed up with ours, or lost.
+    """
+    folder, ours = Path(folder), set(names)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"output {str(folder)!r} is a file: choose a folder")
+    found = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    foreign = [name for name in found if name not in ours]
+    if foreign:
+        raise InputError(
+            f"output {str(folder)!r} holds other files, such as {foreign[0]!r}: choose a new or empty folder"
+        )
+    return bool(found)
 
 
 def write_text(target: Path | str, text: str) -> None:

@@ -112,6 +112,9 @@ def test_wrong_arguments_are_named():
         coordinate([np.eye(3)] * 2, [1])
     with pytest.raises(InputError, match="clients is empty"):
         coordinate([], 1)
+    for one in (np.eye(3), Rows(np.eye(3))):
+        with pytest.raises(InputError, match=r"clients must be a list, .* pass \[clients\]"):
+            coordinate(one, 1)
     with pytest.raises(InputError, match="unknown option 'diagonal' of coordination method 'corrective'"):
         coordinate([np.eye(3)], 1, diagonal="zero")
     with pytest.raises(InputError, match="rounds must be at least 0"):

@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
+from coreplay import coordinate
 from coreplay.cli import app
 from coreplay.errors import InputError
 from coreplay.experiments.coordination import CoordinationStudy, draw_clients, joint_bound, run
@@ -59,11 +61,88 @@ def test_command(tmp_path):
     assert (tmp_path / "convergence.png").exists()
     shown = CliRunner().invoke(app, [*words, "-o", str(tmp_path)])
     assert "| rounds |" in shown.stdout
+    assert f"replaced: {tmp_path}" in shown.stdout
     assert "coreplay coordinate --clients 200" in CliRunner().invoke(app, ["coordinate", "--help"]).stdout
 
 
+def test_command_refuses_a_folder_with_other_files(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    found = CliRunner().invoke(app, ["coordinate", "--clients", "3", "-o", str(tmp_path)])
+    assert isinstance(found.exception, InputError)
+    assert "holds other files, such as 'thesis.tex'" in str(found.exception)
+
+
+@pytest.fixture
+def files(tmp_path, reference):
+    clients = reference.draw(0, clients=3, pool=12)
+    np.save(tmp_path / "a.npy", clients[0])
+    np.savez(tmp_path / "b.npz", gradients=clients[1], new=np.ones(12, bool))
+    save_file({"anything": clients[2]}, tmp_path / "c.safetensors")
+    return clients, [str(tmp_path / name) for name in ("a.npy", "b.npz", "c.safetensors")]
+
+
+def test_command_on_files_writes_each_client_s_selection(files, tmp_path):
+    clients, names = files
+    out = tmp_path / "kept"
+    words = ["coordinate", *names, "--budget", "4", "--rounds", "3", "-o", str(out)]
+    found = CliRunner().invoke(app, [*words, "--json"])
+    assert found.exit_code == 0, found.output
+    expected = coordinate(clients, 4, rounds=3)
+    selections = {name: kept.tolist() for name, kept in zip(names, expected.selections, strict=True)}
+    assert json.loads((out / "selections.json").read_text()) == selections
+    result = json.loads(found.stdout)
+    assert result["selections"] == selections
+    assert result["objective"] == pytest.approx(expected.objective, rel=1e-5)
+    assert len(json.loads((out / "results.json").read_text())["history"]) == 3
+    shown = CliRunner().invoke(app, words).stdout
+    assert "3 clients keep 12 of 36 samples" in shown
+    assert "replaced: " in shown
+    everything = CliRunner().invoke(app, ["coordinate", *names, "--budget", "12", "-o", str(out)])
+    assert "everything is kept, nothing to coordinate" in everything.stdout
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"clients": 0}, {"concentration": 0.0}, {"methods": ("x",)}, {"rounds": ()}, {"rounds": (-1,)}]
+    ("more", "message"),
+    [
+        (["--clients", "5"], "--clients is for generated clients"),
+        (["--rounds", "1", "2"], "--rounds must have one value"),
+        (["--method", "corrective", "alternating"], "--method must have one value"),
+        (["--method", "corective"], "did you mean 'corrective'"),
+    ],
+)
+def test_command_on_files_names_wrong_options(files, tmp_path, more, message):
+    found = CliRunner().invoke(app, ["coordinate", *files[1], *more, "-o", str(tmp_path / "kept")])
+    assert isinstance(found.exception, InputError)
+    assert message in str(found.exception)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_command_on_files_names_the_wrong_file(files, tmp_path):
+    _, names = files
+    np.save(tmp_path / "long.npy", np.ones((12, 7)))
+    np.savez(tmp_path / "gram.npz", gram=np.eye(12))
+    for wrong, message in (
+        ("long.npy", "long.npy' has length 7"),
+        ("gram.npz", "gram.npz' has a gram only"),
+        ("none.npy", "none.npy' does not exist"),
+        ("a.npy", "a file is named twice"),
+    ):
+        words = ["coordinate", *names, str(tmp_path / wrong), "-o", str(tmp_path / "kept")]
+        found = CliRunner().invoke(app, words)
+        assert isinstance(found.exception, InputError)
+        assert message in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clients": 0},
+        {"concentration": 0.0},
+        {"methods": ("x",)},
+        {"rounds": ()},
+        {"rounds": (-1,)},
+        {"pool": 5, "budget": 5},
+    ],
 )
 def test_wrong_parameters_are_refused(wrong):
     with pytest.raises(InputError):

@@ -172,3 +172,13 @@ def test_final_broadcast_is_the_same_again_and_gets_no_answer():
     assert server.broadcast().to_bytes() == word.to_bytes()
     assert clients["a"].step(word) is None
     assert server.receive(answer).reason.startswith("late")
+
+
+def test_random_numbers_of_a_round_do_not_depend_on_earlier_ones():
+    clients, _ = machines("corrective")
+    first = {k: clients["a"]._rng(k).random(5).tolist() for k in (0, 1, 2)}
+    again = {k: machines("corrective")[0]["a"]._rng(k).random(5).tolist() for k in (2, 1)}
+    assert clients["a"]._rng(1).random(5).tolist() == first[1] == again[1]
+    assert first[2] == again[2]
+    other = clients["b"]._rng(1).random(5).tolist()
+    assert len({str(numbers) for numbers in (*first.values(), other)}) == 4

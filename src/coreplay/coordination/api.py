@@ -115,6 +115,10 @@ def coordinate(
     >>> jointly.objective < alone.objective, [len(kept) for kept in jointly.selections][:3]
     (True, [3, 3, 3])
     """
+    if getattr(clients, "ndim", None) == 2 or isinstance(clients, GradientMatrix):
+        raise InputError(
+            "clients must be a list, one entry a client: got a single one; pass [clients] if that is meant"
+        )
     sizes = _budgets(budgets, len(clients))
     rounds = whole_number(rounds, "rounds", least=0)
     chosen = make_method(method, **options)

@@ -8,6 +8,8 @@ A client may miss any message. What it sends is the difference from its last *co
 which that is, so the server's sum holds exactly one answer of each client without knowing any of them.
 """
 
+from bisect import bisect_right
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -164,7 +166,7 @@ class Client:
         counted = [k for k in self._counted if k <= until]
         if not counted:
             return Past((np.zeros(self.pool.size),) * (until + 1))
-        held = [max((k for k in counted if k <= round), default=counted[0]) for round in range(until + 1)]
+        held = [counted[max(bisect_right(counted, round) - 1, 0)] for round in range(until + 1)]
         return Past(tuple(self._answers[k] for k in held))
 
     def _contribution(self, round: int) -> Contribution:
@@ -173,5 +175,20 @@ class Client:
         change = x if basis == NEVER else x - self._answers[basis]
         return Contribution(self.run, self.period, round, self.name, basis, self.pool.combine(change))
 
+    @cached_property
+    def _random(self) -> tuple[np.random.Generator, Any]:
+        """The client's generator and the state in which it begins."""
+        rng = generator(self.seed, self.name, self.period, "coordination")
+        return rng, rng.bit_generator.state
+
     def _rng(self, round: int) -> np.random.Generator:
-        return generator(self.seed, self.name, self.period, "coordination", round)
+        """Return the client's generator, set to where the round's random numbers begin.
+
+        One for all rounds: to make another and hand it to compiled code takes longer than a client's search.
+        """
+        rng, beginning = self._random
+        bits = rng.bit_generator
+        assert isinstance(bits, np.random.PCG64), "the kind that `generator` makes"
+        bits.state = beginning
+        bits.advance(round << 64)
+        return rng

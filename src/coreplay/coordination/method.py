@@ -34,7 +34,7 @@ class Past:
 
     def mean(self, weights: Sequence[float]) -> Floats:
         """Return Σ_k w_k x_k, the client's share of a mixture of the rounds' sums."""
-        return np.asarray(weights, dtype=np.float64) @ np.stack(self.answers)
+        return np.asarray(weights, dtype=np.float64) @ np.array(self.answers)
 
 
 @dataclass(frozen=True)

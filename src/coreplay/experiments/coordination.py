@@ -47,6 +47,11 @@ class CoordinationStudy:
         """Check everything before any work starts."""
         for name in ("clients", "pool", "budget", "dimension", "centres"):
             whole_number(getattr(self, name), name, least=1)
+        if self.budget >= self.pool:
+            raise InputError(
+                f"budget must be less than the pool: got {self.budget} for a pool of {self.pool}, "
+                "so that everything is kept and nothing is left to coordinate"
+            )
         whole_number(self.seed, "seed", least=0)
         if not 0 < self.concentration < np.inf:
             raise InputError(f"concentration must be above 0: got {self.concentration}")

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from coreplay.experiments.coordination import Outcome, StudyResult
 from coreplay.files import replacing, write_json, write_text
 
+NAMES = ("results.json", "table.md", "convergence.png", "convergence.svg")
 COLOURS = {"alternating": "#E69F00", "corrective": "#0072B2"}
 OTHERS = ("#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 
@@ -16,14 +17,13 @@ OTHERS = ("#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 def write(result: StudyResult, folder: Path | str) -> list[Path]:
     """Write results.json, table.md and the convergence figure (PNG and SVG); return the paths."""
     folder = Path(folder)
-    paths = [folder / "results.json", folder / "table.md"]
+    paths = [folder / name for name in NAMES]
     write_json(paths[0], result.to_json())
     write_text(paths[1], markdown(result))
     chart = figure(result)
-    for suffix in ("png", "svg"):
-        paths.append(folder / f"convergence.{suffix}")
-        with rc_context({"svg.hashsalt": "coreplay"}), replacing(paths[-1]) as temporary:
-            chart.savefig(temporary, dpi=150, metadata={"Date": None} if suffix == "svg" else None)
+    for path in paths[2:]:
+        with rc_context({"svg.hashsalt": "coreplay"}), replacing(path) as temporary:
+            chart.savefig(temporary, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
 
 

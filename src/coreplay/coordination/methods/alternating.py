@@ -60,6 +60,4 @@ class Alternating(Method):
         return Steering(vector=latest / np.float32(clients), relaxed=float(products([latest])[0, 0]))
 
     def _minimum(self, pool: Candidates, linear: Floats | None, start: Floats | None) -> Floats:
-        if self.diagonal == "zero":
-            return minimise(pool.gram, pool.budget, linear=linear, diagonal="zero", start=start).x
-        return minimise(pool.gram, pool.budget, linear=linear, start=start).x
+        return minimise(pool.gram, pool.budget, linear=linear, diagonal=self.diagonal, start=start).x
