@@ -21,7 +21,7 @@ from benchmarks.gradient_models import (
     utterances,
 )
 
-CHUNK = 8  # samples that vmap differentiates together
+CHUNKS = (2, 8, 32)  # samples that vmap differentiates together: the fastest of these counts
 
 
 def own_times(repeats):
@@ -48,7 +48,7 @@ def own_times(repeats):
             )
 
 
-def vmap_gram(model, batch):
+def vmap_gram(model, batch, chunk):
     """Per-sample gradients by vmap over chunks, then their product: the explicit way."""
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     # vmap cannot follow transformers' branch on the mask's values: give the mask ready made
@@ -59,7 +59,7 @@ def vmap_gram(model, batch):
         single = {name: value.unsqueeze(0) for name, value in sample.items()}
         return functional_call(_Loss(model), {f"model.{k}": v for k, v in parameters.items()}, (single,)).sum()
 
-    return _product(list(vmap(grad(one), in_dims=(None, 0), chunk_size=CHUNK)(parameters, batch).values()))
+    return _product(list(vmap(grad(one), in_dims=(None, 0), chunk_size=chunk)(parameters, batch).values()))
 
 
 class _Loss(torch.nn.Module):
@@ -112,18 +112,21 @@ def peers(repeats):
     model, other, step_model = tinybert(), tinybert(), tinybert()
     wrapped = GradSampleModule(_for_opacus(other), loss_reduction="sum", strict=False)
     own = coreplay.gradient_matrix(model, masked_loss, batch).gram()
-    for name, found in (("vmap", vmap_gram(model, batch)), ("Opacus", opacus_gram(wrapped, batch))):
+    tried = {size: interleaved({"vmap": lambda size=size: vmap_gram(model, batch, size)}, 1)["vmap"] for size in CHUNKS}
+    print("vmap by chunk size: " + ", ".join(f"{size}: {seconds:.3f}s" for size, seconds in tried.items()))
+    best = min(CHUNKS, key=tried.__getitem__)
+    for name, found in (("vmap", vmap_gram(model, batch, best)), ("Opacus", opacus_gram(wrapped, batch))):
         print(f"largest difference of {name}'s gram from ours: {abs(found.detach().numpy() - own).max():.1e}")
     times = interleaved(
         {
             "step": lambda: train_step(step_model, masked_loss, batch),
             "factored": lambda: coreplay.gradient_matrix(model, masked_loss, batch).gram(),
-            "vmap": lambda: vmap_gram(model, batch),
+            "vmap": lambda: vmap_gram(model, batch, best),
             "Opacus": lambda: opacus_gram(wrapped, batch),
         },
         repeats,
     )
-    print(f"\n{n} samples, masked logits, chunks of {CHUNK} for vmap; one forward+backward {times['step']:.3f}s")
+    print(f"\n{n} samples, masked logits, chunks of {best} for vmap; one forward+backward {times['step']:.3f}s")
     for name, wanted in (("vmap", 10), ("Opacus", 5)):
         ratio = times[name] / times["factored"]
         print(

@@ -35,11 +35,26 @@ BACKENDS = ["factored", "dense", "sketch"]
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_losses_must_be_one_a_sample(backend):
-    rejects(r"got shape \(\).*reduction='none'", lambda m, b: cross_entropy(m, b).mean(), backend=backend)
+    rejects(
+        r"shape \(5,\) for this batch of 5: got shape \(\); use reduction='none'",
+        lambda m, b: cross_entropy(m, b).mean(),
+        backend=backend,
+    )
     rejects(r"got shape \(\d, 1\)", lambda m, b: cross_entropy(m, b)[:, None], backend=backend)
     rejects(r"got shape \(\d,\)", lambda m, b: cross_entropy(m, b).repeat(2), backend=backend)
     rejects("got float", lambda m, b: float(cross_entropy(m, b).detach().sum()), backend=backend)
     rejects("got torch.int64", lambda m, b: b[1], backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loss_without_any_gradient_is_refused(backend):
+    message = "per_sample_loss must depend on the selected parameters.*detach"
+    rejects(message, lambda m, b: cross_entropy(m, b).detach(), backend=backend)
+    rejects(message, lambda m, b: b[0].sum(1), backend=backend)
+    rejects(message, lambda m, b: m[0](b[0]).sum(1), backend=backend, parameters="2.*")
+    frozen = classifier()
+    frozen[0].requires_grad_(False)
+    rejects(message, lambda m, b: m[0](b[0]).sum(1) + b[0].requires_grad_().sum(1), backend=backend, model=frozen)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -88,6 +88,28 @@ def test_both_forms_agree(makers):
     assert torch.allclose(symmetric.triu(), whole.triu())
 
 
+class Attention(nn.Module):
+    """Three layers with one input, the query used at some of the rows only, and one with an input of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(30, size) for size in (20, 20, 30, 3))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).mT
+        return self.out((scores.softmax(2) @ self.value(x))[:, :2])
+
+
+@pytest.mark.parametrize("limit", [2**30, 150_000])
+def test_layers_with_one_input_are_multiplied_as_one(check, limit):
+    model, batch = Attention().double(), torch.randn(7, 5, 30, dtype=torch.float64)
+    G = check(model, lambda m, x: m(x).square().sum((1, 2)), batch, memory_limit=limit)
+    chunk = next(iter(G._kept.values()))
+    groups = gram_module._groups([chunk])
+    assert ["key.weight", "value.weight"] in groups  # the query's rows are fewer: only two positions count
+    assert sorted(name for names in groups for name in names) == sorted(chunk.parts)
+
+
 def test_the_cheaper_form_is_chosen():
     def side(n, tokens, left, right):
         owner = torch.arange(n).repeat_interleave(tokens)

@@ -86,7 +86,7 @@ CASES = {
     "in-place sum": Model(lambda s, x: s.layer(x).add_(1).mul_(x[..., :3]), layer=nn.Linear(6, 3)),
     "unused": Model(lambda s, x: s.layer(x), layer=nn.Linear(6, 3), spare=nn.Linear(6, 3)),
     "cut off": Model(lambda s, x: s.layer(x) + s.spare(x).detach(), layer=nn.Linear(6, 3), spare=nn.Linear(6, 3)),
-    "without gradient": Model(lambda s, x: x * s.layer.bias.detach().sum(), layer=nn.Linear(6, 3)),
+    "zero gradient": Model(lambda s, x: s.layer(x) * 0, layer=nn.Linear(6, 3)),
 }
 
 
@@ -94,6 +94,17 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_agrees_with_the_loop(check, case, n):
     check(CASES[case].double(), squares, sequences(n))
+
+
+@pytest.mark.parametrize("backend", ["factored", "dense"])
+def test_single_samples_without_gradient_have_zero_columns(check, backend):
+    def forward(self, x):
+        return torch.stack([self.layer(one) if one[0, 0] > 0 else self.layer(one).detach() for one in x])
+
+    batch = sequences(4)
+    batch[:, 0, 0] = torch.tensor([-1, -1, 1, -1])
+    G = check(Model(forward, layer=nn.Linear(6, 3)).double(), squares, batch, backend=backend)
+    assert (G.norms() > 0).tolist() == [False, False, True, False]
 
 
 def test_packed_sequences_of_equal_structure(check):

@@ -27,6 +27,19 @@ def test_rows_that_mix_samples_are_noticed_down_to_rounding():
     assert find_owners(plain, float("nan") * plain, 3) is None
 
 
+def test_rows_in_the_order_of_the_samples_are_checked_as_strictly():
+    plain = torch.randn(6, 4).double()
+    plain[3] = 0
+    codes = torch.tensor([1, 1, 2, 2, 4, 4.0]).double()[:, None]
+    assert find_owners(plain, plain * codes, 3).tolist() == [0, 0, 1, -1, 2, 2]
+    for row, share in ((0, 1.0), (4, 1e-9)):  # what another sample adds to a row
+        mixed, signed = plain.clone(), plain * codes
+        mixed[row] += share * plain[2]
+        signed[row] += 2 * share * plain[2]
+        assert find_owners(mixed, signed, 3) is None
+    assert find_owners(plain * 1e308, plain * 1e308 * codes, 3) is None  # what overflowed tells nothing
+
+
 def test_edges_stop_at_the_inputs_of_a_layer():
     layer = nn.Linear(3, 3)
     hidden = layer(torch.ones(2, 3))

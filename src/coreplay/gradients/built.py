@@ -5,6 +5,7 @@ from torch import Tensor
 
 from coreplay.gradients.factors import Parts, padded
 
+_SLAB = 8 * 2**20  # bytes built at a time: still in the cache when they are multiplied
 _BLOCK = 128  # samples a side: the part below the diagonal of a symmetric product is not computed
 
 
@@ -24,7 +25,7 @@ def built_gram(
     height = everything[0].shape[0] if used is None else len(used)
     width, like = everything[0].shape[1], everything[0].like
     sizes = [gram.shape[0]] if columns is None else list(gram.shape)
-    step = max(1, min(height, workspace // (sum(sizes) * width * like.element_size())))
+    step = max(1, min(height, min(workspace, _SLAB) // (sum(sizes) * width * like.element_size())))
     buffers = [like.new_empty(size * step * width) for size in sizes]
     for start in range(0, height, step):
         stop = min(start + step, height)

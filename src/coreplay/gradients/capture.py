@@ -40,7 +40,7 @@ def capture(problem: Problem, start: int, stop: int, expand: bool) -> tuple[Chun
     losses = losses.detach()  # frees the graph before the next passes
     for name, values in gradients_alone(problem, start, stop, alone).items():
         parts[name] = Parts(as_matrix(problem.selected.parameters[name]), stop - start, dense=Dense(values))
-    return Chunk(start, stop, parts), losses
+    return Chunk(start, stop, parts, bool(edges)), losses
 
 
 def _factors(problem: Problem, losses: Tensor, calls: list[Call]) -> tuple[dict[str, Parts], set[str]]:
@@ -106,10 +106,11 @@ def _apply_rule(
     input_leading, input_row = _split(call.inputs.shape, input_dims)
     if call.stale or leading != input_leading:
         return None
-    owner = find_owners(plain.reshape(leading.numel(), -1), signed.reshape(leading.numel(), -1), n)
+    plain = plain.reshape(leading.numel(), -1)
+    owner = find_owners(plain, signed.reshape(leading.numel(), -1), n)
     if owner is None:
         return None
-    inputs, grads = call.inputs.reshape(leading.numel(), *input_row), plain.reshape(leading.numel(), *row)
+    inputs, grads = call.inputs.reshape(leading.numel(), *input_row), plain.view(leading.numel(), *row)
     order = owner.argsort(stable=True)
     order = order[owner[order] >= 0]
     if len(order) == 0:

@@ -6,7 +6,7 @@ from torch import Tensor
 from coreplay.errors import InputError
 from coreplay.gradients.alone import gradients_alone
 from coreplay.gradients.operator import GradientMatrix
-from coreplay.gradients.problem import Problem, check_finite
+from coreplay.gradients.problem import Problem, check_finite, check_reached
 from coreplay.gradients.undisturbed import undisturbed
 
 
@@ -21,10 +21,13 @@ class DenseGradients(GradientMatrix):
                 f"got {memory_limit}; use backend='factored', or select fewer parameters"
             )
         self._values = problem.selected.like.new_zeros(problem.n, problem.selected.dimension)
+        reached = False
         with undisturbed(problem.model):
             for i in range(problem.n):
                 for name, values in gradients_alone(problem, i, i + 1, problem.selected.parameters).items():
                     self._values[i, problem.selected.slices[name]] = values[0]
+                    reached = True
+        check_reached(reached)
         self._norms = torch.linalg.vector_norm(self._values, dim=1, dtype=torch.float64).cpu()
         check_finite(self._norms, 0, "gradient", "the loss is finite there but has no derivative; smooth it")
 

@@ -12,7 +12,7 @@ from coreplay.gradients.factors import Chunk
 from coreplay.gradients.gram import add_gram
 from coreplay.gradients.operator import GradientMatrix
 from coreplay.gradients.passes import Passes
-from coreplay.gradients.problem import Problem
+from coreplay.gradients.problem import Problem, check_reached
 from coreplay.gradients.vectors import add_combination, projection
 
 _KEPT = 2  # the chunks kept may take this fraction of the memory limit
@@ -27,14 +27,16 @@ class FactoredGradients(GradientMatrix):
         self._memory_limit = memory_limit
         self._passes = Passes(problem, memory_limit)
         self._kept: dict[int, Chunk] = {}  # by first sample; always neighbours
-        norms, room = [], memory_limit // _KEPT
+        norms, room, reached = [], memory_limit // _KEPT, False
         with self._passes.visit():
             for start, stop in self._passes.ranges:
                 chunk = self._passes.chunk(start, stop)
                 norms.append(self._passes.norms(chunk))
+                reached |= chunk.reached
                 room -= chunk.nbytes(problem.storages)
                 if room >= 0:
                     self._kept[start] = chunk
+        check_reached(reached)
         self._norms = torch.cat(norms)
 
     @property

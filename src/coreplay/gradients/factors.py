@@ -9,7 +9,7 @@ The gradient of a sample is a sum over rows (tokens, positions) that belong to i
 A parameter has `Outer`, `Lookup` or both (tied weights), or `Dense` alone.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -71,6 +71,7 @@ class Chunk:
     start: int
     stop: int
     parts: dict[str, Parts]
+    reached: bool  # whether the losses depend on any selected parameter
 
     def nbytes(self, besides: Collection[int] = ()) -> int:
         """Return the memory held, shared tensors counted once, without the storages `besides`."""
@@ -115,6 +116,23 @@ def merge(factors: list[Factor], shape: tuple[int, int], n: int) -> Parts:
             values.append(dense_values(Parts(shape, n, outer, lookup)))
         return Parts(shape, n, dense=Dense(values[0] if len(values) == 1 else torch.stack(values).sum(0)))
     return Parts(shape, n, outer, lookup)
+
+
+def right_side(parts: Parts) -> Hashable | None:
+    """Return what tells the right sides of two parameters' rows apart, or None if there is more than these rows."""
+    if parts.outer is None or parts.lookup is not None:
+        return None
+    right, owner = parts.outer.right, parts.outer.owner
+    return right.data_ptr(), right.shape, right.stride(), owner.cpu().numpy().tobytes()
+
+
+def stack(several: list[Parts]) -> Parts:
+    """Return the factors of parameters with one right side, as of one parameter that holds them all."""
+    outers = [parts.outer for parts in several if parts.outer is not None]
+    if len(several) == 1:
+        return several[0]
+    left = torch.cat([outer.left for outer in outers], 1)
+    return Parts((left.shape[1], several[0].shape[1]), several[0].n, Outer(left, outers[0].right, outers[0].owner))
 
 
 def dense_values(parts: Parts) -> Tensor:

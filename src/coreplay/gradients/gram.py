@@ -2,16 +2,17 @@
 
 *Pairs*: ⟨g_i, g_j⟩ = Σ_{t∈i, s∈j} (left_t · left_s)(right_t · right_s), about R²(d_left + d_right) for R
 rows. *Built*: the gradients themselves, a slab of the parameter at a time, and their product, about
-n² d_left d_right.
+n² d_left d_right. Parameters whose rows share their right side count as one, stacked: its products are computed once.
 Blocks of samples are lists of chunks; a symmetric product does the upper triangle only.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from coreplay.gradients.built import built_gram, built_size
-from coreplay.gradients.factors import Chunk, Parts
+from coreplay.gradients.factors import Chunk, Parts, right_side, stack
 from coreplay.gradients.pairs import pair_gram
 
 # Measured in multiply-adds of a matrix product: what it costs besides, per number of the pair matrix and
@@ -40,19 +41,31 @@ def add_gram(gram: Tensor, rows: list[Chunk], columns: list[Chunk] | None, works
     workspace
         Bytes that temporary results may take.
     """
-    names = {name for chunk in rows for name in chunk.parts}
-    for name in sorted(names):
-        left = _side(rows, name)
-        right = None if columns is None else _side(columns, name)
-        if right is None or right.chunks:
+    for names in _groups(rows + (columns or [])):
+        left = _side(rows, names)
+        right = None if columns is None else _side(columns, names)
+        if left.chunks and (right is None or right.chunks):
             _add_parameter(gram, left, right, workspace)
     if columns is None:
         gram.copy_(gram.triu() + gram.triu(1).T)
 
 
-def _side(chunks: list[Chunk], name: str) -> Side:
+def _groups(chunks: list[Chunk]) -> list[list[str]]:
+    """Return the parameters, those together whose rows have the same right side: query, key and value."""
+    groups: dict[tuple[Hashable, ...], list[str]] = {}
+    for name in sorted({name for chunk in chunks for name in chunk.parts}):
+        key = tuple(right_side(chunk.parts[name]) if name in chunk.parts else None for chunk in chunks)
+        groups.setdefault(key if None not in key else (name,), []).append(name)
+    return list(groups.values())
+
+
+def _side(chunks: list[Chunk], names: list[str]) -> Side:
     first = chunks[0].start
-    found = [(chunk.start - first, chunk.parts[name]) for chunk in chunks if name in chunk.parts]
+    found = [
+        (chunk.start - first, stack([chunk.parts[name] for name in names]))
+        for chunk in chunks
+        if names[0] in chunk.parts
+    ]
     return Side(chunks[-1].stop - first, found)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from coreplay.gradients.factors import Lookup, Outer, Parts
 
-_ROWS = 512  # rows multiplied at a time: the pair matrices stay in the cache
+_ROWS = 256  # rows multiplied at a time: the pair matrices stay in the cache
 Rows: TypeAlias = Outer | Lookup
 
 
@@ -23,11 +23,11 @@ def _add_pairs(target: Tensor, one: Rows, two: Rows, symmetric: bool) -> None:
     counts = torch.bincount(one.owner, minlength=target.shape[0])
     other_counts = torch.bincount(two.owner, minlength=target.shape[1])
     ends, other_ends = counts.cumsum(0).tolist(), other_counts.cumsum(0).tolist()
-    first = 0
+    first, together = 0, _ROWS // 2 if symmetric else _ROWS  # smaller steps follow the diagonal more closely
     while first < len(ends):
         begin = ends[first - 1] if first else 0
         last = first + 1
-        while last < len(ends) and ends[last] - begin <= _ROWS:
+        while last < len(ends) and ends[last] - begin <= together:
             last += 1
         column = first if symmetric else 0
         start = other_ends[column - 1] if column else 0

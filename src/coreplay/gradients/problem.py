@@ -40,15 +40,26 @@ class Problem:
         if not isinstance(losses, Tensor):
             raise InputError(f"per_sample_loss must return a tensor: got {type(losses).__name__}")
         if losses.shape != (count,):
+            given = "" if losses.dim() == 0 or count == self.n else f" when called with {count} of them"
             hint = "; use reduction='none' and sum within each sample" if losses.dim() != 1 else ""
             raise InputError(
-                f"per_sample_loss must return one loss a sample, shape ({count},) for {count} samples: "
-                f"got shape {tuple(losses.shape)}{hint}"
+                f"per_sample_loss must return one loss a sample, shape ({self.n},) for this batch of {self.n}: "
+                f"got shape {tuple(losses.shape)}{given}{hint}"
             )
         if not losses.is_floating_point():
             raise InputError(f"per_sample_loss must return floating-point losses: got {losses.dtype}")
         check_finite(losses.detach(), start, "loss", "check these samples, or clip the loss")
         return losses
+
+
+def check_reached(reached: bool) -> None:
+    """Raise the error for a loss that has no gradient at all; single samples may have none."""
+    if not reached:
+        raise InputError(
+            "per_sample_loss must depend on the selected parameters: got losses through which autograd reaches none of "
+            "them, for any sample; compute them from the model's output without detach(), item(), numpy or "
+            "torch.no_grad(), or select parameters that the loss uses"
+        )
 
 
 def check_finite(values: Tensor, start: int, what: str, remedy: str) -> None:

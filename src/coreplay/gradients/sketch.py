@@ -11,7 +11,7 @@ from torch import Tensor
 from coreplay.errors import InputError
 from coreplay.gradients.operator import Array, GradientMatrix
 from coreplay.gradients.passes import Passes
-from coreplay.gradients.problem import Problem
+from coreplay.gradients.problem import Problem, check_reached
 from coreplay.gradients.projections import Projections
 
 
@@ -23,15 +23,17 @@ class SketchedGradients(GradientMatrix):
             raise InputError(f"size must be at least 1, the numbers kept of a sample: got {size}")
         passes = Passes(problem, memory_limit)
         projections = Projections(size, seed, problem.selected.like)
-        norms, sketches = [], []
+        norms, sketches, reached = [], [], False
         with passes.visit():
             for start, stop in passes.ranges:
                 chunk = passes.chunk(start, stop)
                 norms.append(passes.norms(chunk))
+                reached |= chunk.reached
                 sketch = problem.selected.like.new_zeros(stop - start, size)
                 for name, part in chunk.parts.items():
                     sketch += projections.sketch(name, part)
                 sketches.append(sketch)
+        check_reached(reached)
         self._norms, self._values = torch.cat(norms), torch.cat(sketches)
         self._lengths = torch.linalg.vector_norm(self._values, dim=1, dtype=torch.float64).cpu()
 
