@@ -1,9 +1,9 @@
 """A run killed -9 at random moments and resumed ends with the same bits: python -m benchmarks.run_kill --kills 20.
 
 One run is carried out whole. Then the same run is started again and again with `coreplay run`, the whole process group
-killed after a random time, and resumed, until the kills are used up; then it may end. Its records and buffers must equal
-those of the whole run, byte by byte. Moments are drawn over the time that a whole run takes after its start-up, so that
-they fall into training, measuring, choosing and writing alike.
+killed after a random time, and resumed, until the kills are used up; then it may end. Its records and buffers must
+equal those of the whole run, byte by byte. Moments are drawn over the time that a whole run takes after its start-up,
+so that they fall into training, measuring, choosing and writing alike.
 """
 
 import argparse
