@@ -374,7 +374,8 @@ def write_own(folder, client, together):
                 store.replace(buffer_of(client, period, 2))
 
 
-def test_processes_that_make_and_write_one_store_at_once(tmp_path):
+def test_processes_that_make_and_write_one_store_at_once(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # where a fresh process finds this module
     context = get_context("spawn")
     names = [f"client {k}" for k in range(4)]
     together = context.Barrier(len(names), timeout=60)

@@ -2,7 +2,7 @@
 
 An algorithm says what a client adds to its gradients (`local`) and what the server makes of the mean change (`update`).
 It is a frozen dataclass whose fields are its options, registered with `algorithm` in a file of its own in
-`coreplay.federated.algorithms`, or in any module of yours.
+`coreplay.federated.kinds`, or in any module of yours.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class Algorithm(ABC):
         """Return the new model and state from the clients' mean change, weighted by samples."""
 
 
-_registry: Registry[Callable[..., Algorithm]] = Registry("algorithm", "coreplay.federated.algorithms")
+_registry: Registry[Callable[..., Algorithm]] = Registry("algorithm", "coreplay.federated.kinds")
 
 
 def algorithm(name: str) -> Callable[[A], A]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coreplay.federated.algorithm import algorithm
-from coreplay.federated.algorithms.fedavg import FedAvg
+from coreplay.federated.kinds.fedavg import FedAvg
 
 
 @algorithm("fedprox")
