@@ -2,8 +2,7 @@
 
 One run is carried out whole. Then the same run is started again and again with `coreplay run`, the whole process group
 killed after a random time, and resumed, until the kills are used up; then it may end. Its records and buffers must
-equal those of the whole run, byte by byte. Moments are drawn over the time that a whole run takes after its start-up,
-so that they fall into training, measuring, choosing and writing alike.
+equal those of the whole run, byte by byte.
 """
 
 import argparse
@@ -77,10 +76,14 @@ def main() -> None:
         print(f"whole run: {spent:.1f} s, of which {working:.1f} s of work", flush=True)
         done = 0
         while done < given.kills:
-            process = subprocess.Popen(command(config, killed), start_new_session=True, stderr=subprocess.DEVNULL)
-            # a kill in the start-up is possible too, but most shall fall into the work, and few may let it end
-            wait = spent - working - 0.5 + rng.uniform(0, 0.25 * working)
-            time.sleep(max(wait, 0.1))
+            process = subprocess.Popen(
+                command(config, killed), start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+            )
+            assert process.stderr is not None
+            if done % 4:  # three of four after the first news of progress, the others at any time from the start
+                process.stderr.readline()
+            wait = rng.uniform(0, 0.25 * working if done % 4 else spent)
+            time.sleep(wait)
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
