@@ -52,7 +52,9 @@ def call(capsys, *arguments):
 
 def start(*arguments, first=""):
     """Start the command line in a process group of its own, as a terminal does; with some code before it."""
-    command = [sys.executable, "-c", first + "from coreplay.cli import main; main()", "run", *map(str, arguments)]
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # else ignored behind "&"
+    program = heeds + first + "from coreplay.cli import main; main()"
+    command = [sys.executable, "-c", program, "run", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
