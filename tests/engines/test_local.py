@@ -247,6 +247,9 @@ def test_folders_that_are_taken_or_damaged(things, engine, tmp_path):
     before = records(folder)
     run(config(), folder, resume=True, prepared=things, engine=engine)
     assert records(folder) == before, "a finished run stays as it is"
+    (folder / "checkpoint.safetensors").unlink()
+    run(config(engine__groups=2), folder, resume=True, prepared=things, engine=engine)
+    assert records(folder) == before, "the groups are those that the run began with"
     (folder / "checkpoint.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(InputError, match="damaged"):
         run(config(), folder, resume=True, prepared=things, engine=engine)

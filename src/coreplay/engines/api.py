@@ -62,7 +62,7 @@ def run(
     Parameters
     ----------
     config
-        The configuration; when going on, that of the folder counts, except for the engine.
+        The configuration; when going on, that of the folder counts, except for the engine's workers and checkpoints.
     folder
         Where the run is kept; by default `runs/NAME`, with a name made of strategy, budget and seed.
     resume
@@ -75,7 +75,9 @@ def run(
     path = Path(folder) if folder is not None else Path("runs") / default_name(config)
     if resume:
         place = RunFolder.open(path)
-        config = place.config().model_copy(update={"engine": config.engine})
+        begun = place.config()
+        same = {"groups": begun.engine.groups}  # they fix the order of additions, and so the result
+        config = begun.model_copy(update={"engine": config.engine.model_copy(update=same)})
         place.checkpoint()  # what is damaged is said at once, and not when the workers are there
         Store.open(path / "buffers.sqlite").close()
     else:
