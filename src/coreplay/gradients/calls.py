@@ -53,6 +53,7 @@ class Recorder:
     selected: Selected
     n: int
     expand: bool
+    nbytes: int = 0  # of the recorded outputs
     calls: list[RuleCall | OtherCall] = field(default_factory=list)
     claimed: dict[str, set[Edge]] = field(default_factory=dict)
 
@@ -79,6 +80,7 @@ class Recorder:
                 output.expand(self.n, *output.shape[1:]),
             )
         output = _tap(output)
+        self.nbytes += output.nbytes
         edges = [get_gradient_edge(output)]  # the edge, not the tensor: in-place operations may follow
         self.calls.append(RuleCall(module, rule, parameters, inputs.detach(), version, uses, edges))
         return output

@@ -6,6 +6,7 @@ rows mix samples, or the fallback's sum differs from autograd's. So the result i
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -25,8 +26,22 @@ Call: TypeAlias = RuleCall | OtherCall
 Grads: TypeAlias = list[Tensor | None]
 
 
-def capture(problem: Problem, start: int, stop: int, expand: bool) -> tuple[Chunk, Tensor]:
-    """Return the factors and the losses of the samples `start` up to `stop` (at most `MOST_SAMPLES`)."""
+@dataclass(frozen=True)
+class Forward:
+    """What a forward pass shows: the losses, the calls that they depend on, and which parameters they reach.
+
+    `alone` are those used outside the calls; `nbytes` is the size of the calls' outputs.
+    """
+
+    losses: Tensor
+    calls: list[Call]
+    reached: set[str]
+    alone: set[str]
+    nbytes: int
+
+
+def forward(problem: Problem, start: int, stop: int, expand: bool) -> Forward:
+    """Do the forward pass of the samples `start` up to `stop`, with the layers' calls recorded."""
     recorder = Recorder(problem.selected, stop - start, expand)
     with recording(problem.model, recorder):
         losses = problem.losses(start, stop)
@@ -34,13 +49,18 @@ def capture(problem: Problem, start: int, stop: int, expand: bool) -> tuple[Chun
     alone = {name for name, found in edges.items() if found - recorder.claimed.get(name, set())}
     reached = set().union(*edges.values())
     calls = [call for call in recorder.calls if call.uses & reached]
-    del recorder
-    parts, doubtful = _factors(problem, losses, calls)
-    alone |= doubtful & edges.keys()
-    losses = losses.detach()  # frees the graph before the next passes
-    for name, values in gradients_alone(problem, start, stop, alone).items():
+    return Forward(losses, calls, set(edges), alone, recorder.nbytes)
+
+
+def capture(problem: Problem, start: int, stop: int, expand: bool) -> Chunk:
+    """Return the factors of the samples `start` up to `stop` (at most `MOST_SAMPLES`)."""
+    seen = forward(problem, start, stop, expand)
+    reached, alone = seen.reached, seen.alone
+    parts, doubtful = _factors(problem, seen.losses, seen.calls)
+    del seen  # frees the graph before the next passes
+    for name, values in gradients_alone(problem, start, stop, alone | (doubtful & reached)).items():
         parts[name] = Parts(as_matrix(problem.selected.parameters[name]), stop - start, dense=Dense(values))
-    return Chunk(start, stop, parts, bool(edges)), losses
+    return Chunk(start, stop, parts, bool(reached))
 
 
 def _factors(problem: Problem, losses: Tensor, calls: list[Call]) -> tuple[dict[str, Parts], set[str]]:

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from coreplay.errors import InputError
-from coreplay.gradients.capture import capture
+from coreplay.gradients.calls import OtherCall
+from coreplay.gradients.capture import capture, forward
 from coreplay.gradients.factors import Chunk
 from coreplay.gradients.norms import squared_norms
 from coreplay.gradients.owners import MOST_SAMPLES
@@ -47,7 +48,7 @@ class Passes:
 
     def chunk(self, start: int, stop: int) -> Chunk:
         """Return the factors of the samples `start` up to `stop`."""
-        return capture(self.problem, start, stop, self.expand)[0]
+        return capture(self.problem, start, stop, self.expand)
 
     def norms(self, chunk: Chunk) -> Tensor:
         """Return the gradient norms of a chunk, checked to be finite."""
@@ -96,10 +97,13 @@ class Passes:
             return self.problem.losses(0, count)
 
     def _measure(self, probe: int) -> tuple[int, Tensor]:
+        """Return the memory that a sample will take, from a forward pass alone, and the losses."""
         with _saved_bytes() as saved:
-            chunk, losses = capture(self.problem, 0, probe, self.expand)
+            seen = forward(self.problem, 0, probe, self.expand)
         held = sum(size for place, size in saved.items() if place not in self.problem.storages)
-        return (held + chunk.nbytes(self.problem.storages)) // probe, losses
+        others = {name for call in seen.calls if isinstance(call, OtherCall) for name in call.parameters.values()}
+        built = sum(self.problem.selected.parameters[name].nbytes for name in seen.alone | others)
+        return (held + seen.nbytes) // probe + built, seen.losses.detach()
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
