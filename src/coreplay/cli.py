@@ -19,6 +19,7 @@ from coreplay.data_commands import Json, Seed, parse_options
 from coreplay.data_commands import app as data_app
 from coreplay.display import show_markdown
 from coreplay.errors import InputError
+from coreplay.flower_commands import app as flower_app
 
 app = typer.Typer(
     name="coreplay",
@@ -33,6 +34,7 @@ app.command()(run_commands.demo)
 app.command()(run_commands.run)
 app.command()(run_commands.runs)
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
 
 
 class Spread(TyperCommand):

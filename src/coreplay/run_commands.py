@@ -30,6 +30,10 @@ def run(
         list[str] | None, typer.Option("--set", help="Change a value: name=value; values may be JSON. Repeatable.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Instead of a file: small or paper.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local, flower-simulation or flower.  [default: local]")] = None,
+    connection: Annotated[
+        str | None, typer.Option(help="flower: folder of `coreplay flower up`, or a connection's name.")
+    ] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the configuration as resolved, with comments, and stop.")
     ] = False,
@@ -44,8 +48,12 @@ def run(
     Example: `coreplay run run.toml --set replay.strategy=none --set seed=1`
 
     Example: `coreplay run --resume runs/first`
+
+    Example: `coreplay run run.toml --engine flower --connection deployment`
     """
     changes = parse_options(change or [], "--set")
+    changes |= {"engine.name": engine} if engine is not None else {}
+    changes |= {"engine.connection": connection} if connection is not None else {}
     if resume:
         config, folder = _resumed(file, output, preset, changes)
     else:
@@ -138,7 +146,7 @@ def _cell(column: str, value: float | None) -> str:
 @contextmanager
 def _stoppable(folder: Path, again: str) -> Iterator[None]:
     """Say how to go on when a run stops on the way: by ctrl-C, a failing client or a full disk."""
-    from coreplay.engines import WorkerError
+    from coreplay.federated import EngineError
     from coreplay.files import disk_full
 
     try:
@@ -149,7 +157,7 @@ def _stoppable(folder: Path, again: str) -> Iterator[None]:
     except Exception as error:
         if disk_full(error):
             typer.echo(f"error: the disk is full ({error}); make room and go on with: {again}", err=True)
-        elif isinstance(error, WorkerError):
+        elif isinstance(error, EngineError):
             typer.echo(f"error: {error}\nwhat is done is in {folder}; go on with: {again}", err=True)
         else:
             raise

@@ -2,9 +2,8 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-
-import numpy as np
 
 from coreplay.data import FederatedStream, load
 from coreplay.engines.local import LocalEngine
@@ -14,13 +13,13 @@ from coreplay.federated.events import Observer
 from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.folder import RunFolder
 from coreplay.federated.run import Conductor, Run, check
+from coreplay.federated.sampling import sample_clients
 from coreplay.federated.tracker import check_trackers
 from coreplay.federated.watching import watching
 from coreplay.replay import Store
-from coreplay.seeding import generator
 from coreplay.tasks import Task, make
 
-ENGINES = ("local",)
+LOCAL, SIMULATION, FLOWER = ENGINES = ("local", "flower-simulation", "flower")
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,7 @@ def prepare(config: Config) -> Prepared:
     """Make the stream, the task and the first model of a run, and check that they fit the configuration."""
     if config.engine.name not in ENGINES:
         raise unknown("engine", config.engine.name, ENGINES)
-    stream = load(config.stream.source, **config.stream.options)
-    if config.stream.clients is not None:
-        if config.stream.clients > len(stream.clients):
-            raise InputError(f"stream.clients = {config.stream.clients}: the stream has {len(stream.clients)}")
-        rng = generator(config.stream.sample, "client sample")
-        chosen = rng.choice(len(stream.clients), config.stream.clients, replace=False)
-        stream = stream.only([stream.clients[k] for k in np.sort(chosen)])
+    stream = sample_clients(load(config.stream.source, **config.stream.options), config.stream)
     check(config, stream)
     task = make(config.task.name, stream, **config.task.options)
     return Prepared(stream, task, FlatModel(task.model(config.seed)).numpy().copy())
@@ -79,10 +72,13 @@ def run(
         same = {"groups": begun.engine.groups}  # they fix the order of additions, and so the result
         config = begun.model_copy(update={"engine": config.engine.model_copy(update=same)})
         place.checkpoint()  # what is damaged is said at once, and not when the workers are there
-        Store.open(path / "buffers.sqlite").close()
     else:
         RunFolder.check_free(path)
     check_trackers(config.trackers, installed=True)
+    if config.engine.name != LOCAL:
+        return _over_flower(config, path, resume, observer, prepared)
+    if resume:
+        Store.open(path / "buffers.sqlite").close()
     things = prepared or prepare(config)
     if not resume:
         place = RunFolder.create(path, config)
@@ -93,6 +89,20 @@ def run(
         )
         serving.begin(config, path)
         return Conductor(config, things.stream, things.task, serving, place, things.start, watched).run()
+
+
+def _over_flower(config: Config, path: Path, resume: bool, observer: Observer | None, prepared: Prepared | None) -> Run:
+    if find_spec("flwr") is None:
+        raise InputError(
+            f"engine {config.engine.name!r} needs Flower: install coreplay with its extra, coreplay[flower]"
+        )
+    if config.engine.name == FLOWER:
+        from coreplay.engines.flower.deployment import submit
+
+        return submit(config, path, resume=resume, observer=observer)
+    from coreplay.engines.flower.simulation import simulate
+
+    return simulate(config, path, prepared or prepare(config), resume=resume, observer=observer)
 
 
 def default_name(config: Config) -> str:

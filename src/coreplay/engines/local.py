@@ -5,12 +5,11 @@ fixed number of groups; a group is trained and summed by one worker, and the gro
 the result is the same to the bit whatever the number of workers, and memory does not grow with the number of clients.
 """
 
-import heapq
 import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -18,13 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from coreplay.coordination import Contribution
+from coreplay.coordination.messages import NEVER
+from coreplay.coordination.secure.exchange import secure_sum
 from coreplay.data import FederatedStream
 from coreplay.engines import worker as jobs
 from coreplay.engines.shared import SharedVector
+from coreplay.engines.sums import deal
 from coreplay.errors import InputError
 from coreplay.federated.config import Config
-from coreplay.federated.engine import Update, Watch
+from coreplay.federated.engine import EngineError, SecureTotal, Update, Watch
 from coreplay.federated.flat import Vector
+from coreplay.federated.site import run_name
 from coreplay.replay import Buffer, Store
 from coreplay.tasks import Tally, Task
 
@@ -32,7 +36,7 @@ MEASURED_AT_ONCE = 1024  # test samples a job
 CHOSEN_AT_ONCE = 8  # clients a job of a selection
 
 
-class WorkerError(RuntimeError):
+class WorkerError(EngineError):
     """A client failed twice; names it, with the traceback of the worker."""
 
 
@@ -90,7 +94,7 @@ class LocalEngine:
         """Serve this run from now on."""
         if self._store is not None:
             self._store.close()
-        self._groups = config.engine.groups
+        self._config, self._groups = config, config.engine.groups
         self._store = Store.open(folder / "buffers.sqlite")
         self._scratch = folder / "scratch"
         self._begun = jobs.Begin(config, folder / "buffers.sqlite", self._scratch)
@@ -128,15 +132,10 @@ class LocalEngine:
         return Update(change, sum(each.samples for each in trained), loss)
 
     def _dealt(self, clients: Sequence[str], period: int) -> list[tuple[str, ...]]:
-        """Deal the clients to groups of like size: the largest first, each to the group with the least so far."""
         numbers = {client: k for k, client in enumerate(self.stream.clients)}
         counts = self.stream.counts("train")[:, period]
         size = {client: int(counts[numbers[client]]) + self._sizes.get(client, 0) for client in clients}
-        piles: list[tuple[int, int, list[str]]] = [(0, k, []) for k in range(min(self._groups, len(clients)))]
-        for client in sorted(clients, key=lambda c: (-size[c], c)):
-            load, k, members = heapq.heappop(piles)
-            heapq.heappush(piles, (load + size[client] + 1, k, [*members, client]))
-        return [tuple(members) for _, _, members in sorted(piles, key=lambda pile: pile[1])]
+        return deal(size, self._groups)
 
     def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
         """Measure the test set of every period, in parts."""
@@ -172,6 +171,24 @@ class LocalEngine:
                 self._states[client] = state
                 if contribution is not None:
                     yield contribution
+
+    def contribute_securely(
+        self,
+        period: int,
+        round: int,
+        bounds: Mapping[str, float],
+        values: Vector,
+        broadcast: bytes | None,
+        watch: Watch,
+    ) -> SecureTotal | None:
+        """Carry out the secure sum in this process: what a server would learn is the same."""
+        sent = [Contribution.from_bytes(d) for d in self.contribute(period, list(bounds), values, broadcast, watch)]
+        able = {c.client: c for c in sent if round == 0 or c.basis != NEVER}
+        if len(able) < 2:  # a sum of one hides nothing
+            return None
+        vectors = {client: c.vector for client, c in able.items()}
+        found = secure_sum(vectors, bounds, run=run_name(self._config), period=period, round=round)
+        return SecureTotal({k: c.basis for k, c in able.items()}, found.total, found.bytes_up, found.bytes_down)
 
     def settle(
         self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch

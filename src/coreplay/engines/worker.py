@@ -15,6 +15,7 @@ from typing import Any
 from coreplay.coordination import Broadcast
 from coreplay.data import FederatedStream
 from coreplay.engines.shared import SharedVector
+from coreplay.engines.sums import add_weighted
 from coreplay.federated.config import Config
 from coreplay.federated.flat import FlatModel
 from coreplay.federated.site import Answer, Site
@@ -153,11 +154,7 @@ class Worker:
         told = []
         for k, client in enumerate(job.clients):
             trained = self._at(client).train(client, job.period, job.round, self._model.values)
-            change = self._flat.values.sub_(start)
-            if k:
-                total.add_(change, alpha=trained.samples)
-            else:
-                torch.mul(change, trained.samples, out=total)
+            add_weighted(total, self._flat.values.sub_(start), trained.samples, first=k == 0)
             told.append(trained)
         return told
 

@@ -2,7 +2,7 @@
 
 from coreplay.federated.algorithm import Algorithm, algorithm, algorithms, make_algorithm
 from coreplay.federated.config import PRESETS, Config
-from coreplay.federated.engine import Engine, Update
+from coreplay.federated.engine import Census, Engine, EngineError, SecureTotal, Update
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import FlatModel
 from coreplay.federated.folder import RunFolder
@@ -14,14 +14,17 @@ from coreplay.federated.training import train
 __all__ = [
     "PRESETS",
     "Algorithm",
+    "Census",
     "Conductor",
     "Config",
     "Engine",
+    "EngineError",
     "Event",
     "FlatModel",
     "Observer",
     "Run",
     "RunFolder",
+    "SecureTotal",
     "Site",
     "Update",
     "algorithm",

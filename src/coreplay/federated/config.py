@@ -70,6 +70,7 @@ class ReplayConfig(_Part):
     budgets: dict[str, int] = _field({}, "Budgets of single clients by name, instead of the above.")
     rounds: int = _field(4, "Rounds of a coordination.", "1 to 4", ge=0)
     minimum_pool: int = _field(2, "Clients with smaller pools choose alone.", ge=0)
+    secure: bool = _field(False, "Coordinate through a secure sum: the server learns no single contribution.")
 
     def budget_of(self, client: str, offered: int) -> int:
         """Return how many samples a client may keep that was offered so many in all.
@@ -97,10 +98,15 @@ class GradientsConfig(_Part):
 class EngineConfig(_Part):
     """Where the run runs. Results do not depend on `workers`."""
 
-    name: str = _field("local", "local: processes on this machine.")
-    workers: int | None = _field(None, "Processes; one a core if absent.", ge=1)
+    name: str = _field("local", "local: processes on this machine; flower-simulation: Ray; flower: real clients.")
+    workers: int | None = _field(None, "Processes, unless the clients are real; one a core if absent.", ge=1)
     groups: int = _field(16, "Into how many sums a round's clients are dealt. Fixes the order of additions.", ge=1)
     checkpoint_seconds: float = _field(30.0, "Write the model at most this often within a period.", ge=0)
+    connection: str | None = _field(None, "flower: which connection of Flower's own configuration to use.")
+    clients: int = _field(1, "flower: begin when so many clients are there.", ge=1)
+    quorum: float = _field(0.5, "Flower: which share of the clients asked must answer.", ge=0, le=1)
+    timeout: float = _field(600.0, "Flower: seconds to wait for a client's answer.", gt=0)
+    window: int = _field(4, "Flower: how many letters may be on their way, each as large as the model.", ge=1)
 
 
 class Config(_Part):

@@ -4,8 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coreplay.federated.flat import Vector
 from coreplay.tasks import Tally
+
+
+class EngineError(RuntimeError):
+    """The engine can't go on: clients fail, or too few are left. What is done is kept, and the run can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +23,31 @@ class Update:
     samples: int
     loss: Tally
     missing: Mapping[str, str] = field(default_factory=dict)  # client: why
+
+
+@dataclass(frozen=True)
+class SecureTotal:
+    """The sum of contributions that nobody saw: whose they are (with the basis of each), and the bytes for it."""
+
+    bases: Mapping[str, int]
+    total: NDArray[np.float32]
+    bytes_up: int
+    bytes_down: int
+
+
+class Census(Protocol):
+    """Who takes part, and how much data each has: all that the server knows of it. A stream is one."""
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients, sorted."""
+
+    @property
+    def periods(self) -> int:
+        """How many periods there are."""
+
+    def counts(self, split: str) -> NDArray[np.int64]:
+        """Return how many samples each client has in each period: (clients, periods)."""
 
 
 Watch = Callable[[Any], None]  # told of each finished client
@@ -37,6 +69,20 @@ class Engine(Protocol):
         self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch
     ) -> Iterator[bytes]:
         """Let clients answer a broadcast (None: the first round); their contributions as they come."""
+
+    def contribute_securely(
+        self,
+        period: int,
+        round: int,
+        bounds: Mapping[str, float],
+        values: Vector,
+        broadcast: bytes | None,
+        watch: Watch,
+    ) -> SecureTotal | None:
+        """Let clients (with the longest contribution that each may send) answer, and learn only the sum.
+
+        None if nobody has an answer.
+        """
 
     def settle(
         self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch

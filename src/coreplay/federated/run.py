@@ -4,6 +4,7 @@ It decides what happens in which order and what goes into the records; the engin
 on from its last checkpoint as if it had never stopped: every random choice comes from (seed, client, period, purpose).
 """
 
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -14,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from coreplay.coordination import Contribution, Server
-from coreplay.data import FederatedStream
 from coreplay.errors import InputError
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.config import Config
-from coreplay.federated.engine import Engine
+from coreplay.federated.engine import Census, Engine
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import Vector
 from coreplay.federated.folder import Checkpoint, Progress, RunFolder
+from coreplay.federated.joint import Terms, Told, negotiate
 from coreplay.federated.site import run_name
 from coreplay.federated.strategy import NONE, is_coordinated
 from coreplay.files import read_json
@@ -42,6 +42,16 @@ class Run:
     summary: dict[str, Any]
     matrix: PeriodMatrix
 
+    @classmethod
+    def load(cls, folder: Path | str) -> "Run":
+        """Read a finished run from its folder."""
+        place = RunFolder.open(folder)
+        summary = place.summary()
+        if summary is None:
+            raise InputError(f"the run in {str(folder)!r} is not finished: go on with --resume")
+        rows = [json.loads(line) for line in (place.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        return cls(place.path, summary, _matrix(rows, summary["metric"], summary["lower_is_better"]))
+
     @property
     def metrics(self) -> dict[str, list[float]]:
         """The figures after each period."""
@@ -49,7 +59,7 @@ class Run:
         return found
 
 
-def check(config: Config, stream: FederatedStream) -> None:
+def check(config: Config, stream: Census) -> None:
     """Raise an `InputError` for what can be known to fail before any work is done."""
     periods = config.periods or stream.periods
     if periods > stream.periods:
@@ -74,7 +84,7 @@ class Conductor:
     def __init__(
         self,
         config: Config,
-        stream: FederatedStream,
+        stream: Census,
         task: Task,
         engine: Engine,
         folder: RunFolder,
@@ -189,28 +199,25 @@ class Conductor:
         self._tell("selected", clients=len(clients), kept=sum(sizes.values()))
 
     def _coordinate(self, period: int, clients: Sequence[str]) -> None:
-        """Run the server half over the engine: contributions in, one broadcast out, for some rounds."""
+        """Let clients choose jointly, and write down what the server learnt of it."""
         replay, progress = self.config.replay, self.progress
         values, watch = self._now.values, self._watch(len(clients))
-        budgets = self._taking(period, clients)
-        broadcast: bytes | None = None
-        server: Server | None = None
-        while budgets and replay.rounds and not (server and server.done):
-            up = 0
-            for data in self.engine.contribute(period, list(budgets), values, broadcast, watch):
-                up += len(data)
-                server = server or self._server(period, budgets, Contribution.from_bytes(data))
-                server.receive(data)
-            if server is None:
-                break  # nobody answered: all choose alone
-            broadcast = server.broadcast().to_bytes()
-            latest, down = server.history[-1], len(broadcast) * len(budgets)
-            progress.bytes_up, progress.bytes_down = progress.bytes_up + up, progress.bytes_down + down
+
+        def tell(told: Told) -> None:
+            progress.bytes_up, progress.bytes_down = (
+                progress.bytes_up + told.bytes_up,
+                progress.bytes_down + told.bytes_down,
+            )
+            latest = told.latest
             facts = {"answered": latest.answered, "relaxed": latest.relaxed, "integer": latest.integer}
-            refused = [asdict(receipt) for receipt in server.refusals if receipt.round == latest.round]
-            row = {"period": period, "round": latest.round, "bytes_up": up, "bytes_down": down} | facts
-            progress.coordination.append(row | ({"refused": refused} if refused else {}))
+            sent = {"bytes_up": told.bytes_up, "bytes_down": told.bytes_down}
+            row: dict[str, Any] = {"period": period, "round": latest.round} | sent | facts
+            refused = {"refused": [asdict(receipt) for receipt in told.refused]} if told.refused else {}
+            progress.coordination.append(row | refused)
             self._tell("coordination", coordination_round=latest.round, **facts)
+
+        terms = Terms(run_name(self.config), period, replay.rounds, replay.strategy, replay.options, replay.secure)
+        broadcast = negotiate(self.engine, terms, self._taking(period, clients), values, watch, tell)
         self.engine.settle(period, clients, values, broadcast, watch)
 
     def _taking(self, period: int, clients: Sequence[str]) -> dict[str, int]:
@@ -224,24 +231,8 @@ class Conductor:
                 found[client] = budget
         return found
 
-    def _server(self, period: int, budgets: dict[str, int], first: Contribution) -> Server:
-        replay = self.config.replay
-        return Server(
-            budgets,
-            len(first.vector),
-            replay.rounds,
-            run=run_name(self.config),
-            period=period,
-            method=replay.strategy,
-            **replay.options,
-        )
-
     def _matrix(self) -> PeriodMatrix:
-        rows = self.progress.metrics
-        shape = (len(rows) // self._periods, self._periods)
-        totals, weights = (np.array([row[name] for row in rows]).reshape(shape) for name in ("total", "weight"))
-        geometric = self.task.metric == "perplexity"
-        return PeriodMatrix(totals, weights, geometric, self.task.lower_is_better)
+        return _matrix(self.progress.metrics, self.task.metric, self.task.lower_is_better)
 
     def _finish(self) -> Run:
         progress, matrix = self.progress, self._matrix()
@@ -256,6 +247,7 @@ class Conductor:
             "budget": self.config.replay.share or self.config.replay.budget,
             "seed": self.config.seed,
             "metric": name,
+            "lower_is_better": self.task.lower_is_better,
             "metrics": metrics,
             "bytes_up": progress.bytes_up,
             "bytes_down": progress.bytes_down,
@@ -290,3 +282,11 @@ class Conductor:
 
     def _tell(self, kind: str, **facts: Any) -> None:
         self._observer(Event(kind, self.progress.period, self.progress.round, facts))
+
+
+def _matrix(rows: Sequence[dict[str, Any]], metric: str, lower_is_better: bool) -> PeriodMatrix:
+    """Lay out the sums of each test set: one row a period trained, one column a period tested."""
+    periods = 1 + max(row["test_period"] for row in rows)
+    shape = (len(rows) // periods, periods)
+    totals, weights = (np.array([row[name] for row in rows]).reshape(shape) for name in ("total", "weight"))
+    return PeriodMatrix(totals, weights, metric == "perplexity", lower_is_better)

@@ -136,7 +136,7 @@ class Site:
         self, client: str, period: int, values: Vector, state: bytes | None, broadcast: Broadcast | None
     ) -> Answer:
         """Answer a broadcast (None: the first round)."""
-        half = self._half(client, period, self.pool(client, period), values, state)
+        half = self.half(client, period, self.pool(client, period), values, state)
         if broadcast is None:
             return Answer(half.begin() if half.takes_part else None, half.state())
         contribution = half.step(broadcast)
@@ -147,10 +147,11 @@ class Site:
     ) -> Buffer:
         """Return the buffer after the last broadcast; without one, what the client chooses from what it has."""
         pool = self.pool(client, period)
-        kept = self._half(client, period, pool, values, state).finish(broadcast)
+        kept = self.half(client, period, pool, values, state).finish(broadcast)
         return kept_buffer(pool, kept, client, period)
 
-    def _half(self, client: str, period: int, pool: ClientPool, values: Vector, state: bytes | None) -> Client:
+    def half(self, client: str, period: int, pool: ClientPool, values: Vector, state: bytes | None) -> Client:
+        """Return the client's half of a coordination, as it stood when `state` was written."""
         replay = self.config.replay
         half = Client(
             client,

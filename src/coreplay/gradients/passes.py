@@ -103,7 +103,7 @@ class Passes:
         held = sum(size for place, size in saved.items() if place not in self.problem.storages)
         others = {name for call in seen.calls if isinstance(call, OtherCall) for name in call.parameters.values()}
         built = sum(self.problem.selected.parameters[name].nbytes for name in seen.alone | others)
-        return (held + seen.nbytes) // probe + built, seen.losses.detach()
+        return (held + 2 * seen.nbytes) // probe + built, seen.losses.detach()  # both backward passes
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:

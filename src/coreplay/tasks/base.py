@@ -58,6 +58,10 @@ class Task(ABC):
         """Return how long each sample is, so that batches hold samples of like length."""
         return np.ones(len(samples), dtype=np.int64)
 
+    def files(self) -> dict[str, str]:
+        """Return what was learnt from the stream and all clients must share: options that are files, as JSON texts."""
+        return {}
+
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the training loss of a batch."""
         return self.per_sample_loss(model, batch).sum() / self.weights(batch).sum()

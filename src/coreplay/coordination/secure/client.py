@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
+from coreplay.coordination import wire
 from coreplay.coordination.secure import shamir
 from coreplay.coordination.secure.masks import add_masks, agree, scale_of, to_words
 from coreplay.coordination.secure.messages import (
@@ -39,6 +40,18 @@ from coreplay.errors import InputError
 SLACK = 1e-3
 NONCE = bytes(12)  # every sealing key seals one message only
 SEALED_BYTES = 2 * shamir.SHARE_BYTES + 16
+
+_STATE: dict[str, type] = {
+    "run": str,
+    "period": int,
+    "round": int,
+    "client": str,
+    "bound": float,
+    "secrets": list,
+    "own": str,
+    "held": dict,
+    "revealed": bool,
+}
 
 
 class SecureClient:
@@ -136,6 +149,40 @@ class SecureClient:
         seeds = {peer: pair[:half].hex() for peer, pair in self._held.items() if peer in survivors}
         keys = {peer: pair[half:].hex() for peer, pair in self._held.items() if peer not in survivors}
         return Reveal(*self._stamp, self.name, seeds, keys)
+
+    def state(self) -> bytes:
+        """Return everything, secrets included, for a client that lives in a fresh process for each message.
+
+        Keep it where only the client can read it, and only until the sum is done.
+        """
+        run, period, round = self._stamp
+        fields = {
+            "run": run,
+            "period": period,
+            "round": round,
+            "client": self.name,
+            "bound": float(self.bound),
+            "secrets": [key.private_bytes_raw().hex() for key in (self._mask_key, self._share_key)]
+            + [self._seed.hex()],
+            "own": self._own.hex(),
+            "held": {peer: pair.hex() for peer, pair in self._held.items()},
+            "revealed": self._revealed,
+        }
+        return wire.pack("secure state", fields, b"" if self._roster is None else self._roster.to_bytes())
+
+    @classmethod
+    def from_state(cls, state: bytes) -> "SecureClient":
+        """Go on from a `state()`."""
+        found, roster = wire.unpack(state, "secure state", _STATE)
+        stamp = {name: found[name] for name in ("run", "period", "round")}
+        client = cls(found["client"], bound=found["bound"], **stamp)
+        masks, shares, client._seed = (unhex(secret, 32, "secret") for secret in found["secrets"])
+        client._mask_key, client._share_key = map(X25519PrivateKey.from_private_bytes, (masks, shares))
+        client._own = bytes.fromhex(found["own"])
+        client._held = {peer: bytes.fromhex(pair) for peer, pair in found["held"].items()}
+        client._revealed = found["revealed"]
+        client._roster = Roster.from_bytes(bytes(roster)) if len(roster) else None
+        return client
 
     def _check(self, message: Stamped) -> None:
         if message.stamp != self._stamp:

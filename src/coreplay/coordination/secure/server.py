@@ -98,6 +98,11 @@ class SecureServer:
         """The clients whose vectors are in the sum."""
         return sorted(self._answered)
 
+    @property
+    def sharers(self) -> list[str]:
+        """The clients whose shares have come: those who get an inbox."""
+        return sorted(self._shares) if self._sharers is None else self._sharers
+
     def receive(self, message: Upward) -> None:
         """Take a client's message; one that comes too late or twice changes nothing, a wrong one is an `InputError`."""
         if message.stamp != self._stamp:

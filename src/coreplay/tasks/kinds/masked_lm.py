@@ -47,6 +47,10 @@ class MaskedLM(Task):
         model: nn.Module = pretrained(BertForMaskedLM, self.start, len(self.vocabulary), seed)
         return model
 
+    def files(self) -> dict[str, str]:
+        """Return the vocabulary."""
+        return {"vocabulary": self.vocabulary.tokenizer.to_str()}
+
     def lengths(self, samples: Samples) -> NDArray[np.int64]:
         """Return the number of pieces of each sample."""
         return self.vocabulary.lengths(samples.texts, self.size.longest)

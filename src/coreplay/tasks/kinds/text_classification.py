@@ -38,6 +38,10 @@ class TextClassification(Task):
         model: nn.Module = pretrained(BertForSequenceClassification, self.start, words, seed, **labels)
         return model
 
+    def files(self) -> dict[str, str]:
+        """Return the vocabulary."""
+        return {"vocabulary": self.vocabulary.tokenizer.to_str()}
+
     def lengths(self, samples: Samples) -> NDArray[np.int64]:
         """Return the number of pieces of each sample."""
         return self.vocabulary.lengths(samples.texts, self.size.longest)

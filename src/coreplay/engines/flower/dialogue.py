@@ -1,0 +1,103 @@
+"""A client's part in one period's coordination over Flower, kept on its disk between messages.
+
+The same letter twice gets the same answer: the coordination's own state remembers what was answered, and each step of a
+secure sum is written down before it is sent.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.coordination import Broadcast, Client, Contribution
+from coreplay.coordination.messages import NEVER
+from coreplay.coordination.secure import SecureClient
+from coreplay.coordination.secure.messages import Inbox, Request, Roster
+from coreplay.engines.flower.letters import Letter
+from coreplay.errors import InputError
+from coreplay.files import replacing
+
+Ints = NDArray[np.int64]
+Half = Callable[[bytes | None], Client]  # makes the client's half from its state
+STEPS = ("share", "mask", "reveal")
+
+
+class Dialogue:
+    """What one client says and hears in one period.
+
+    Parameters
+    ----------
+    folder
+        For this period alone; what is in it may hold secrets of a secure sum.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def contribute(self, letter: Letter, make: Half) -> Letter:
+        """Answer a broadcast; under a secure sum, with keys alone: the contribution stays here until it is masked."""
+        if not letter.data:  # a coordination begins, perhaps once more after a resume: what was said before is void
+            for old in self._folder.glob("*.bin"):
+                old.unlink()
+        broadcast = Broadcast.from_bytes(letter.data) if letter.data else None
+        half = make(self._read("state.bin"))
+        found = half.step(broadcast) if broadcast is not None else half.begin() if half.takes_part else None
+        self._write("state.bin", half.state())
+        if found is None:
+            return letter.reply(half.name)
+        if not letter.facts["secure"]:
+            return letter.reply(half.name, data=found.to_bytes())
+        self._write(f"contribution-{letter.round}.bin", found.to_bytes())
+        kept = self._read(f"secure-{letter.round}.bin")
+        if kept is None:
+            bound = half.pool.budget * (1.0 if found.basis == NEVER else 2.0)
+            mine = SecureClient(half.name, run=half.run, period=letter.period, round=letter.round, bound=bound)
+            self._write(f"secure-{letter.round}.bin", mine.state())
+        else:
+            mine = SecureClient.from_state(kept)
+        facts = {"basis": found.basis, "dimension": len(found.vector)}
+        return letter.reply(half.name, facts, data=mine.advertise().to_bytes())
+
+    def step(self, letter: Letter) -> Letter:
+        """Take one step of a secure sum; another letter for a step that was taken is refused."""
+        asked = hashlib.sha256(letter.data).digest()
+        kept = self._read(f"secure-{letter.round}.bin")
+        if kept is None:
+            raise InputError(f"this client is not in the secure sum of round {letter.round}")
+        half = SecureClient.from_state(kept)
+        given = self._read(f"{letter.act}-{letter.round}.bin")
+        if given is not None:
+            if given[: len(asked)] != asked:
+                raise InputError(f"this client has answered another {letter.act!r} of this sum already")
+            return letter.reply(half.name, data=given[len(asked) :])
+        answer = self._act(letter, half)
+        self._write(f"secure-{letter.round}.bin", half.state())  # better no answer than two
+        self._write(f"{letter.act}-{letter.round}.bin", asked + answer)
+        return letter.reply(half.name, data=answer)
+
+    def _act(self, letter: Letter, half: SecureClient) -> bytes:
+        if letter.act == "share":
+            return half.share(Roster.from_bytes(letter.data)).to_bytes()
+        if letter.act == "reveal":
+            return half.reveal(Request.from_bytes(letter.data)).to_bytes()
+        found = self._read(f"contribution-{letter.round}.bin")
+        if found is None:
+            raise InputError("this client has lost its contribution")
+        return half.mask(Contribution.from_bytes(found).vector, Inbox.from_bytes(letter.data)).to_bytes()
+
+    def settle(self, letter: Letter, make: Half) -> Ints:
+        """Return what to keep after the last broadcast; without one, what the client chooses alone."""
+        if not letter.data:
+            return make(None).finish()
+        return make(self._read("state.bin")).finish(Broadcast.from_bytes(letter.data))
+
+    def _read(self, name: str) -> bytes | None:
+        place = self._folder / name
+        return place.read_bytes() if place.exists() else None
+
+    def _write(self, name: str, data: bytes) -> None:
+        with replacing(self._folder / name) as temporary:
+            temporary.chmod(0o600)
+            temporary.write_bytes(data)

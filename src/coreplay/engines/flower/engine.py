@@ -1,0 +1,206 @@
+"""The Flower engine: carries a run to clients that sit on Flower's nodes, simulated or real.
+
+The server knows of each client its name, how many samples it has in each period, and how many it keeps; no more. It
+sums in the order of the local engine, so that both give the same result.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from coreplay.engines.flower.courier import Answer, Courier
+from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.rounds import Rounds, is_finite, is_whole
+from coreplay.engines.sums import add_weighted, deal
+from coreplay.federated.config import Config
+from coreplay.federated.engine import EngineError, Update, Watch
+from coreplay.federated.flat import Vector
+from coreplay.federated.site import run_name
+from coreplay.files import read_json, write_json, write_text
+from coreplay.tasks import Tally, Task
+
+CLIENTS, NUMBER = "clients.json", "run.id"
+LOOK = 0.5  # seconds between looks for clients at the beginning
+
+
+@dataclass(frozen=True)
+class Roll:
+    """The clients that a run knows, with how much data each has."""
+
+    train: dict[str, list[int]]
+    test: dict[str, list[int]]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients, sorted."""
+        return tuple(sorted(self.train))
+
+    @property
+    def periods(self) -> int:
+        """How many periods there are."""
+        return len(next(iter(self.train.values()), []))
+
+    def counts(self, split: str) -> NDArray[np.int64]:
+        """Return how many samples each client has in each period: (clients, periods)."""
+        table = self.train if split == "train" else self.test
+        return np.array([table[client] for client in self.clients], dtype=np.int64)
+
+
+class FlowerEngine(Rounds):
+    """Runs over a Flower grid.
+
+    Parameters
+    ----------
+    grid
+        Flower's.
+    config, folder
+        Of the run.
+    task
+        Of the run: what clients must share of it, such as the vocabulary, is sent to them once.
+    period : int
+        The last period whose buffers count: -1 for a new run.
+    stop : Event, optional
+        Set by another thread to end the run.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: Config,
+        folder: Path,
+        task: Task,
+        *,
+        period: int = -1,
+        stop: Event | None = None,
+    ) -> None:
+        place = folder / NUMBER
+        if not place.exists():
+            write_text(place, uuid.uuid4().hex)
+        self._stop = stop or Event()
+        courier = Courier(
+            grid, self._hello, timeout=config.engine.timeout, window=config.engine.window, stop=self._stop
+        )
+        number = place.read_text(encoding="utf-8").strip()
+        super().__init__(courier, number, run_name(config), config.engine.quorum)
+        self.config, self.folder = config, folder
+        self._files = task.files()
+        self._until, self._stamp = period, (max(period, 0), 0)
+        self._begun = (folder / CLIENTS).exists()
+        known = read_json(folder / CLIENTS) if self._begun else {"train": {}, "test": {}}
+        self.roll = Roll(known["train"], known["test"])
+
+    def _hello(self) -> Letter:
+        facts = {"config": self.config.model_dump(mode="json"), "files": self._files}
+        return Letter("hello", self.number, max(self._until, 0), 0, facts | {"until": self._until})
+
+    def wait(self, wanted: int, watch: Watch) -> None:
+        """Wait until so many clients are there; `watch` is told of those who can't take part."""
+        until = time.monotonic() + self.config.engine.timeout
+        while True:
+            self.look(watch)
+            if len(self.courier.nodes) >= wanted:
+                break
+            if time.monotonic() > until:
+                raise EngineError(
+                    f"{len(self.courier.nodes)} clients are there after {self.config.engine.timeout:g} s instead of "
+                    f"{wanted} (engine.clients): are their SuperNodes running, and do they reach the SuperLink?"
+                )
+            if self._stop.wait(LOOK):
+                raise EngineError("the run was stopped")
+        write_json(self.folder / CLIENTS, {"train": self.roll.train, "test": self.roll.test})
+        self._begun = True
+
+    def enter(self, answer: Answer) -> str:
+        """Put a client's counts into the roll; return what is wrong with them."""
+        assert answer.letter is not None, "an answer without a problem has a letter"
+        facts, client = answer.letter.facts, answer.client
+        train: Any = facts.get("train")
+        test: Any = facts.get("test")
+        if not (is_whole(train) and is_whole(test) and is_whole([facts.get("kept")]) and len(train) == len(test)):
+            return "its counts of samples are no whole numbers"
+        if self.roll.train and len(train) != self.roll.periods:
+            return f"its data has {len(train)} periods, the others have {self.roll.periods}"
+        if self._begun and client not in self.roll.train:
+            return "the run has begun without it"
+        self.roll.train.setdefault(client, train)
+        self.roll.test.setdefault(client, test)
+        self._sizes[client] = facts["kept"]
+        return ""
+
+    def rewind(self, period: int) -> None:
+        """Nothing is left to do: every client was told when it said hello."""
+        assert period == self._until, "the engine was made for this period"
+
+    def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
+        """Let clients train; sum in the order of the groups."""
+        self._stamp = (period, round)
+        self._until = period
+        self.look(watch)
+        counts = {client: self.roll.train[client][period] + self._sizes.get(client, 0) for client in clients}
+        groups = deal(counts, self.config.engine.groups)
+        group_of = {client: k for k, group in enumerate(groups) for client in group}
+        letter = Letter("train", self.number, period, round, model=values)
+        change, total = np.zeros_like(values), torch.zeros_like(torch.from_numpy(values))
+        latest, samples, loss = -1, 0, Tally()
+        missing: dict[str, str] = {}
+        for client, answer in self._carry(dict.fromkeys(group_of, letter), watch, missing):
+            problem = _check_trained(answer, values)
+            if problem:
+                self._refuse(client, problem, watch, missing)
+                continue
+            if group_of[client] != latest and latest >= 0:
+                change += total.numpy()
+            add_weighted(
+                total, torch.from_numpy(answer.vector), answer.facts["samples"], first=group_of[client] != latest
+            )
+            latest = group_of[client]
+            samples += answer.facts["samples"]
+            loss += Tally(answer.facts["total"], answer.facts["weight"])
+        if latest >= 0:
+            change += total.numpy()
+        self._enough(len(group_of), missing, f"training, period {period}, round {round}")
+        return Update(change, samples, loss, missing)
+
+    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+        """Let every client measure the model on its own test samples."""
+        asked = [client for client in self.roll.clients if any(self.roll.test[client])]
+        letter = Letter("evaluate", self.number, *self._stamp, model=values)
+        sums = [Tally()] * self.roll.periods
+        missing: dict[str, str] = {}
+        for client, answer in self._carry(dict.fromkeys(asked, letter), watch, missing):
+            totals: Any = answer.facts.get("totals")
+            weights: Any = answer.facts.get("weights")
+            if not (is_finite(totals, self.roll.periods) and is_finite(weights, self.roll.periods)):
+                self._refuse(client, "sent figures that are no finite numbers", watch, missing)
+                continue
+            sums = [one + Tally(total, weight) for one, total, weight in zip(sums, totals, weights, strict=True)]
+        self._enough(len(asked), missing, "evaluation")
+        return sums
+
+    def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
+        """Let each client choose alone; it keeps its new buffer itself."""
+        letter = Letter("choose", self.number, period, 0, model=values)
+        self._kept(period, dict.fromkeys(clients, letter), watch)
+
+
+def _check_trained(answer: Letter, values: Vector) -> str:
+    """Return what is wrong with a trained model; empty if nothing is."""
+    change, facts = answer.model, answer.facts
+    if not isinstance(change, np.ndarray) or change.shape != values.shape or change.dtype != values.dtype:
+        return f"sent a change of another shape than the model's {values.shape}"
+    if not np.isfinite(np.dot(change, change)):
+        return "sent a change with NaN or infinity"
+    if not is_whole([facts.get("samples")]) or facts["samples"] < 1:
+        return "did not say how many samples it has"
+    if not is_finite([facts.get("total"), facts.get("weight")], 2):
+        return "sent a loss that is no finite number"
+    return ""

@@ -1,0 +1,99 @@
+"""Letters: what passes between the server and a client over Flower, in Flower's own records.
+
+A letter says what it asks, which run, period and round it belongs to and, coming from a client, whose it is; so an old
+one is recognised. Small facts go as JSON, a model as one vector (or as whatever arrays somebody's own app has), the
+messages of a coordination as bytes.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from coreplay.errors import InputError
+
+_HEAD, _VECTOR, ARRAYS = "coreplay", "vector", "arrays"
+_KEPT = ("float32", "float64")
+Model: TypeAlias = NDArray[Any] | ArrayRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """One message, either way.
+
+    >>> sent = Letter("train", "a1", 2, 0, {"samples": 7}, np.float32([1, 2]), client="ann")
+    >>> found = Letter.from_record(sent.to_record())
+    >>> found.stamp, found.client, found.facts, found.model.tolist()
+    (('train', 'a1', 2, 0), 'ann', {'samples': 7}, [1.0, 2.0])
+    """
+
+    act: str
+    run: str
+    period: int
+    round: int
+    facts: dict[str, Any] = field(default_factory=dict)
+    model: Model | None = None
+    data: bytes = b""
+    client: str = ""
+
+    @property
+    def stamp(self) -> tuple[str, str, int, int]:
+        """What the letter is about."""
+        return self.act, self.run, self.period, self.round
+
+    @property
+    def vector(self) -> NDArray[Any]:
+        """The model or change as a vector; `InputError` if there is none."""
+        if not isinstance(self.model, np.ndarray):
+            raise InputError("the letter brings no vector")
+        return self.model
+
+    def reply(
+        self, client: str, facts: dict[str, Any] | None = None, model: Model | None = None, data: bytes = b""
+    ) -> "Letter":
+        """Return the answer to this letter."""
+        return Letter(*self.stamp, facts or {}, model, data, client)
+
+    def to_record(self) -> RecordDict:
+        """Return the letter as Flower carries it."""
+        act, run, period, round = self.stamp
+        head: dict[str, Any] = {"act": act, "run": run, "period": period, "round": round, "client": self.client}
+        record = RecordDict({_HEAD: ConfigRecord(head | {"facts": json.dumps(self.facts), "data": self.data})})
+        if isinstance(self.model, np.ndarray):
+            record[_VECTOR] = ArrayRecord({_VECTOR: Array(np.ascontiguousarray(self.model))})
+        elif self.model is not None:
+            record[ARRAYS] = self.model
+        return record
+
+    @classmethod
+    def from_record(cls, record: RecordDict) -> "Letter":
+        """Read a letter; anything else is an `InputError`."""
+        head = record.config_records.get(_HEAD)
+        if head is None:
+            raise InputError("it is no letter of coreplay")
+        kinds: dict[str, type] = dict.fromkeys(("act", "run", "client", "facts"), str)
+        kinds |= {"period": int, "round": int, "data": bytes}
+        if set(head) != set(kinds) or any(type(head[name]) is not kind for name, kind in kinds.items()):
+            raise InputError("its fields are not those of a letter")
+        values: dict[str, Any] = dict(head.items())
+        try:
+            values["facts"] = json.loads(values["facts"])
+        except (ValueError, RecursionError):
+            raise InputError("its facts are no JSON") from None
+        if not isinstance(values["facts"], dict):
+            raise InputError("its facts are no table")
+        return cls(**values, model=_vector(record) if _VECTOR in record else record.array_records.get(ARRAYS))
+
+
+def _vector(record: RecordDict) -> NDArray[Any]:
+    arrays = record.array_records.get(_VECTOR)
+    found = None if arrays is None else arrays.get(_VECTOR)
+    if found is None or found.dtype not in _KEPT or len(found.shape) != 1:
+        raise InputError("its array is no flat vector of floats")
+    try:
+        return found.numpy()  # reads numpy's own format, with pickle refused
+    except (ValueError, EOFError) as error:
+        raise InputError(f"its array can't be read: {error}") from None

@@ -1,0 +1,228 @@
+"""Coordination over Flower: who is asked, who has answered, whether they are enough.
+
+`Rounds` is what the engine of a run and the selection phase for somebody's own app have in common.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from coreplay.coordination import Broadcast, Contribution
+from coreplay.coordination.messages import NEVER
+from coreplay.coordination.secure import SecureServer, ThresholdError
+from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
+from coreplay.engines.flower.courier import Answer, Courier
+from coreplay.engines.flower.letters import Letter, Model
+from coreplay.errors import InputError
+from coreplay.federated.engine import EngineError, SecureTotal, Watch
+
+
+class QuorumError(EngineError):
+    """Too few clients have answered; names those who did not, and why."""
+
+
+class Rounds:
+    """Carries the letters of a coordination.
+
+    Parameters
+    ----------
+    courier
+        Brings letters to clients.
+    number : str
+        Of the run, in letters.
+    name : str
+        Of the run, in the messages of the coordination.
+    quorum : float
+        Share of the clients asked that must answer.
+    """
+
+    def __init__(self, courier: Courier, number: str, name: str, quorum: float) -> None:
+        self.courier, self.number, self.name, self.quorum = courier, number, name, quorum
+        self._sizes: dict[str, int] = {}
+        self._informed: set[str] = set()  # who has this period's model, and has made its gradients
+
+    def enter(self, answer: Answer) -> str:
+        """Take in what a client said hello with; return what is wrong with it."""
+        raise NotImplementedError
+
+    def look(self, watch: Watch) -> None:
+        """Get to know clients that have come, or have come back; `watch` is told of those who can't take part."""
+        for answer in self.courier.look():
+            problem = answer.problem or self.enter(answer)
+            if problem:
+                self.courier.nodes.pop(answer.client, None)
+                watch({"text": f"client {answer.client!r} can't take part: {problem}"})
+            self._informed.discard(answer.client)
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many samples each client's buffer holds."""
+        return dict(self._sizes)
+
+    def contribute(
+        self, period: int, clients: Sequence[str], model: Model, broadcast: bytes | None, watch: Watch
+    ) -> Iterator[bytes]:
+        """Let clients answer a broadcast."""
+        missing: dict[str, str] = {}
+        for _, answer in self._asked(period, clients, model, broadcast, False, watch, missing):
+            if answer.data:
+                yield answer.data
+        self._enough(len(clients), missing, f"coordination, period {period}")
+
+    def contribute_securely(
+        self,
+        period: int,
+        round: int,
+        bounds: Mapping[str, float],
+        model: Model,
+        broadcast: bytes | None,
+        watch: Watch,
+    ) -> SecureTotal | None:
+        """Carry the messages of a secure sum: keys, shares, masked vectors, and what takes the masks off the sum."""
+        missing: dict[str, str] = {}
+        keys: dict[str, Letter] = {}
+        for client, answer in self._asked(period, list(bounds), model, broadcast, True, watch, missing):
+            if answer.data and (round == 0 or answer.facts.get("basis") != NEVER):
+                keys[client] = answer
+        self._enough(len(bounds), missing, f"coordination, period {period}")
+        if len(keys) < 2:  # a sum of one hides nothing
+            return None
+        dimension = int(next(iter(keys.values())).facts["dimension"])
+        able = {client: answer for client, answer in keys.items() if answer.facts.get("dimension") == dimension}
+        stamp: dict[str, Any] = {"run": self.name, "period": period, "round": round}
+        server = SecureServer({client: bounds[client] for client in able}, dimension, **stamp)
+        up = down = 0
+
+        def receive(kind: type[Keys | Shares | Masked | Reveal], answers: Mapping[str, Letter]) -> None:
+            nonlocal up
+            for client, answer in answers.items():
+                up += len(answer.data)
+                try:
+                    message = kind.from_bytes(answer.data)
+                    if message.client != client:
+                        raise InputError(f"it is of {message.client[:40]!r}")
+                    server.receive(message)
+                except InputError as error:
+                    self._refuse(client, f"sent a wrong message of the secure sum: {error}", watch, missing)
+
+        def stage(act: str, texts: Mapping[str, bytes]) -> dict[str, Letter]:
+            nonlocal down
+            down += sum(map(len, texts.values()))
+            letters = {client: Letter(act, self.number, period, round, data=text) for client, text in texts.items()}
+            return dict(self._carry(letters, watch, missing))
+
+        try:
+            receive(Keys, able)
+            roster = server.roster()
+            receive(Shares, stage("share", dict.fromkeys(roster.masks, roster.to_bytes())))
+            receive(Masked, stage("mask", {client: server.inbox(client).to_bytes() for client in server.sharers}))
+            request = server.request()
+            receive(Reveal, stage("reveal", dict.fromkeys(request.survivors, request.to_bytes())))
+            total = server.total()
+        except ThresholdError as error:
+            raise QuorumError(f"secure sum of period {period}, round {round}: {error}; {_named(missing)}") from None
+        bases = {client: int(able[client].facts["basis"]) for client in server.survivors}
+        return SecureTotal(bases, total, up, down)
+
+    def settle(self, period: int, clients: Sequence[str], model: Model, broadcast: bytes | None, watch: Watch) -> None:
+        """Let each client keep what it chose; those who took no part choose alone."""
+        letters = {}
+        for client in clients:
+            informed = client in self._informed
+            given = None if informed else model
+            letters[client] = Letter(
+                "settle", self.number, period, 0, model=given, data=(broadcast or b"") if informed else b""
+            )
+        self._kept(period, letters, watch)
+
+    def _asked(
+        self,
+        period: int,
+        clients: Sequence[str],
+        model: Model,
+        broadcast: bytes | None,
+        secure: bool,
+        watch: Watch,
+        missing: dict[str, str],
+    ) -> Iterator[tuple[str, Letter]]:
+        """Ask for contributions; the model goes to those who do not have it yet."""
+        self.look(watch)
+        if broadcast is None:
+            self._informed = set()
+        round = 0 if broadcast is None else Broadcast.from_bytes(broadcast).round + 1
+        letters = {}
+        for client in clients:
+            given = None if client in self._informed else model
+            facts = {"secure": secure}
+            letters[client] = Letter("contribute", self.number, period, round, facts, given, broadcast or b"")
+        for client, answer in self._carry(letters, watch, missing):
+            problem = _check_keys(answer) if secure else _check_contribution(answer, client)
+            if answer.data and problem:
+                self._refuse(client, problem, watch, missing)
+                continue
+            self._informed.add(client)
+            yield client, answer
+
+    def _kept(self, period: int, letters: Mapping[str, Letter], watch: Watch) -> None:
+        missing: dict[str, str] = {}
+        self.look(watch)
+        for client, answer in self._carry(letters, watch, missing):
+            if not is_whole([answer.facts.get("kept")]):
+                self._refuse(client, "did not say how much it keeps", watch, missing)
+                continue
+            self._sizes[client] = answer.facts["kept"]
+        self._enough(len(letters), missing, f"selection, period {period}")
+
+    def _carry(
+        self, letters: Mapping[str, Letter], watch: Watch, missing: dict[str, str]
+    ) -> Iterator[tuple[str, Letter]]:
+        for answer in self.courier.carry(letters):
+            if answer.letter is None:
+                self._refuse(answer.client, answer.problem, watch, missing)
+            else:
+                watch({"clients": 1, "client": answer.client})
+                yield answer.client, answer.letter
+
+    def _refuse(self, client: str, problem: str, watch: Watch, missing: dict[str, str]) -> None:
+        missing[client] = problem
+        watch({"text": f"client {client!r} {problem}"})
+
+    def _enough(self, asked: int, missing: Mapping[str, str], what: str) -> None:
+        wanted = max(1, math.ceil(self.quorum * asked)) if asked else 0
+        if asked - len(missing) < wanted:
+            raise QuorumError(
+                f"{what}: {asked - len(missing)} of {asked} clients answered, the quorum is {wanted}; "
+                f"missing: {_named(missing)}"
+            )
+
+
+def _named(missing: Mapping[str, str]) -> str:
+    return "; ".join(f"{client!r} {problem}" for client, problem in sorted(missing.items()))
+
+
+def _check_keys(answer: Letter) -> str:
+    facts = answer.facts
+    if is_whole([facts.get("dimension")]) and type(facts.get("basis")) is int and facts["basis"] >= NEVER:
+        return ""
+    return "did not say what its contribution is the difference from"
+
+
+def _check_contribution(answer: Letter, client: str) -> str:
+    try:
+        found = Contribution.from_bytes(answer.data)
+    except InputError as error:
+        return f"sent no contribution: {error}"
+    return "" if found.client == client else f"sent a contribution as {found.client[:40]!r}"
+
+
+def is_whole(values: Any) -> bool:
+    """Say whether a fact is a list of whole numbers from 0."""
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**40 for value in values)
+
+
+def is_finite(values: Any, length: int) -> bool:
+    """Say whether a fact is a list of so many finite numbers."""
+    return (
+        isinstance(values, list)
+        and len(values) == length
+        and all(type(value) in (int, float) and math.isfinite(value) for value in values)
+    )

@@ -1,0 +1,86 @@
+"""The server's loop of a coordination: contributions in, one broadcast out, for some rounds; an engine carries them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from coreplay.coordination import Contribution, Receipt, Round, Server
+from coreplay.federated.engine import SecureTotal, Watch
+
+
+class Carrier(Protocol):
+    """What the loop needs of an engine."""
+
+    def contribute(
+        self, period: int, clients: Sequence[str], values: Any, broadcast: bytes | None, watch: Watch
+    ) -> Iterator[bytes]:
+        """Let clients answer a broadcast."""
+
+    def contribute_securely(
+        self, period: int, round: int, bounds: Mapping[str, float], values: Any, broadcast: bytes | None, watch: Watch
+    ) -> SecureTotal | None:
+        """Let clients answer, and learn only the sum."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a coordination is about; the same at the server and at all clients."""
+
+    run: str
+    period: int
+    rounds: int
+    method: str = "corrective"
+    options: dict[str, Any] = field(default_factory=dict)
+    secure: bool = False
+
+
+@dataclass(frozen=True)
+class Told:
+    """One closed round: the objectives that the server knows, the bytes of all clients, and what was refused."""
+
+    latest: Round
+    bytes_up: int
+    bytes_down: int
+    refused: list[Receipt]
+
+
+def negotiate(
+    carrier: Carrier,
+    terms: Terms,
+    budgets: Mapping[str, int],
+    values: Any,
+    watch: Watch,
+    tell: Callable[[Told], None],
+) -> bytes | None:
+    """Run the rounds and return the last broadcast; None if there was none, and all choose alone."""
+    broadcast: bytes | None = None
+    server: Server | None = None
+
+    def made(dimension: int) -> Server:
+        about: dict[str, Any] = {"run": terms.run, "period": terms.period, "method": terms.method}
+        return Server(budgets, dimension, terms.rounds, **about, **terms.options)
+
+    while budgets and terms.rounds and not (server and server.done):
+        up = down = 0
+        if terms.secure:
+            bounds = {client: server.bound(client) if server else float(budgets[client]) for client in budgets}
+            round = server.round if server else 0
+            found = carrier.contribute_securely(terms.period, round, bounds, values, broadcast, watch)
+            if found is not None:
+                up, down = found.bytes_up, found.bytes_down
+                server = server or made(len(found.total))
+                server.receive_total(found.bases, found.total)
+        else:
+            for data in carrier.contribute(terms.period, list(budgets), values, broadcast, watch):
+                up += len(data)
+                server = server or made(len(Contribution.from_bytes(data).vector))
+                receipt = server.receive(data)
+                if receipt.refused:
+                    watch({"text": f"contribution refused: {receipt.reason}"})
+        if server is None:
+            return None
+        broadcast = server.broadcast().to_bytes()
+        latest = server.history[-1]
+        refused = [receipt for receipt in server.refusals if receipt.round == latest.round]
+        tell(Told(latest, up, down + len(broadcast) * len(budgets), refused))
+    return broadcast

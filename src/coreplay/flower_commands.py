@@ -1,0 +1,68 @@
+"""`coreplay flower`: a deployment on this machine, and an app to start from. Thin; heavy imports are inside."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coreplay.errors import InputError
+
+app = typer.Typer(help="Runs on Flower: a deployment on this machine, and an app to start from.", no_args_is_help=True)
+
+
+@app.command()
+def up(
+    clients: Annotated[int, typer.Option(min=1, help="How many SuperNodes to start, one a client.")] = 3,
+    folder: Annotated[
+        Path, typer.Option("--folder", "-o", help="For logs, buffers, keys and Flower's configuration.")
+    ] = Path("deployment"),
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt, and let in only SuperNodes whose keys are registered.")
+    ] = False,
+    port: Annotated[int | None, typer.Option(help="Of the SuperLink.  [default: a free one]")] = None,
+) -> None:
+    """Start a SuperLink and SuperNodes on this machine; ctrl-C stops them all.
+
+    Example: `coreplay flower up --clients 3`
+
+    Example: `coreplay flower up --clients 5 --tls -o secure`
+    """
+    _needed()
+    from coreplay.engines.flower.deployment import Deployment
+
+    deployment = Deployment(folder, clients, tls=tls, port=port)
+    try:
+        with deployment:
+            typer.echo(f"SuperLink at {deployment.address} with {clients} SuperNodes; logs in {folder / 'logs'}")
+            typer.echo(f"run on it: coreplay run run.toml --engine flower --connection {folder}")
+            typer.echo("stop it: ctrl-C")
+            while set(deployment.running()) >= {"superlink"}:
+                time.sleep(1.0)
+            typer.echo(f"error: the SuperLink has ended: see {deployment.log('superlink')}", err=True)
+            raise typer.Exit(1)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+) -> None:
+    """Write a complete Flower app that carries out a run: change it as you like, start it with `flwr run`.
+
+    Example: `coreplay flower init my-app`
+    """
+    from coreplay.engines.flower.template import write_app
+
+    name = "".join(letter if letter.isalnum() else "-" for letter in folder.absolute().name.lower()).strip("-")
+    for path in write_app(folder, name or "coreplay-run"):
+        typer.echo(f"written: {path}")
+    typer.echo(f'start it: flwr run {folder} CONNECTION --run-config \'config="/path/run.toml" folder="/path/run"\'')
+
+
+def _needed() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise InputError("Flower is not installed: install coreplay with its extra, coreplay[flower]")

@@ -1,0 +1,51 @@
+"""What the tests of Flower share: a small configuration, and a look into the clients' buffers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from coreplay.federated import Config
+from coreplay.replay import Store
+
+SMALL = {
+    "stream": {"options": {"clients": 3, "periods": 2, "samples": 10}},
+    "task": {
+        "options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
+    },
+    "federated": {"rounds": 2, "batch_size": 4},
+    "replay": {"budget": 3, "rounds": 2},
+    "gradients": {"size": 64},
+    "engine": {"groups": 2, "checkpoint_seconds": 0, "timeout": 120, "clients": 3},
+}
+
+
+def config(**changes):
+    return Config.make(SMALL, {name.replace("__", "."): value for name, value in changes.items()})
+
+
+def kept(stores) -> dict[str, list[str]]:
+    """Return which samples each client keeps, out of any number of stores."""
+    found = {}
+    for path in stores:
+        with Store.open(path) as store:
+            found |= {client: [item.key for item in store.load(client).items] for client in store.clients()}
+    return found
+
+
+def client_stores(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*/buffers.sqlite"))
+
+
+def lines(folder: Path, name: str) -> list[dict]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def metrics(folder: Path) -> list[float]:
+    return [row["perplexity"] for row in lines(folder, "metrics.jsonl")]
+
+
+def python(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+    """Run a script in a process of its own: Ray and signals leave traces in a process."""
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)

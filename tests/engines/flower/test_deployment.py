@@ -1,0 +1,137 @@
+"""Runs on real SuperLinks and SuperNodes on loopback, with TLS and registered keys."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from coreplay.engines import run
+from coreplay.engines.flower import certificates
+from coreplay.engines.flower.deployment import Deployment, Way, free_port, submit
+from coreplay.engines.flower.environment import environment
+from coreplay.errors import InputError
+from tests.engines.flower.common import client_stores, config, kept, lines, metrics
+
+pytestmark = pytest.mark.xdist_group("flower")
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    with Deployment(tmp_path_factory.mktemp("deployment"), 3, tls=True) as made:
+        yield made
+
+
+def test_deployment_equals_the_local_engine(deployment, tmp_path):
+    settings = {"federated__rounds": 1}
+    run(config(**settings), tmp_path / "local")
+    over = config(engine__name="flower", engine__connection=str(deployment.folder), **settings)
+    done = run(over, tmp_path / "flower")
+    assert kept([tmp_path / "local" / "buffers.sqlite"]) == kept(client_stores(deployment.folder / "clients"))
+    np.testing.assert_allclose(metrics(tmp_path / "flower"), metrics(tmp_path / "local"), rtol=1e-5)
+    for name in ("rounds.jsonl", "coordination.jsonl"):
+        assert lines(tmp_path / "flower", name) == lines(tmp_path / "local", name)
+    assert done.summary["metrics"]["perplexity"][-1] == pytest.approx(metrics(tmp_path / "flower")[-1], rel=0.5)
+
+
+def node(deployment, *options: str) -> subprocess.CompletedProcess:
+    command = ["flower-supernode", "--superlink", deployment.address, "--port", str(free_port()), *options]
+    command += ["--node-config", "partition-id=0", "--max-retries", "1", "--max-wait-time", "5"]
+    return subprocess.run(
+        command, env=environment(deployment.home), capture_output=True, text=True, timeout=90, check=False
+    )
+
+
+def test_strangers_are_refused(deployment, tmp_path):
+    root = f"--root-certificates={deployment.folder / 'tls' / 'ca.crt'}"
+    stranger = certificates.node_key(tmp_path, 0)
+    refused = node(deployment, root, f"--auth-supernode-private-key={stranger}")
+    assert refused.returncode != 0
+    certificates.make(tmp_path / "other")
+    known = deployment.folder / "tls" / "node-0"
+    other = f"--root-certificates={tmp_path / 'other' / 'ca.crt'}"
+    assert node(deployment, other, f"--auth-supernode-private-key={known}").returncode != 0
+    assert node(deployment, root).returncode != 0  # no key at all
+    assert sorted(deployment.running()) == ["node-0", "node-1", "node-2", "superlink"]
+
+
+class Following(threading.Thread):
+    """A run in a thread, whose events can be waited for."""
+
+    def __init__(self, settings, folder):
+        super().__init__()
+        self.settings, self.folder = settings, folder
+        self.events, self.problem = [], None
+        self.start()
+
+    def run(self):
+        try:
+            submit(self.settings, self.folder, observer=lambda event: self.events.append(event))
+        except BaseException as error:
+            self.problem = error
+
+    def until(self, kind, count=1):
+        end = time.monotonic() + 240
+        while sum(event.kind == kind for event in self.events) < count:
+            assert self.is_alive(), self.problem
+            assert time.monotonic() < end, [event.kind for event in self.events]
+            time.sleep(0.1)
+
+
+def test_killed_nodes_are_named_and_come_back_with_their_buffers(deployment, tmp_path):
+    changes = {"engine__connection": str(deployment.folder), "engine__timeout": 40, "engine__quorum": 0.5}
+    going = Following(config(engine__name="flower", **changes), tmp_path / "run")
+    going.until("round")
+    deployment.kill_node(2)  # between rounds
+    going.until("round", 2)
+    deployment.start_node(2)
+    going.until("coordination")
+    deployment.kill_node(1)  # in the coordination
+    going.until("selected")
+    deployment.start_node(1)
+    time.sleep(4)
+    deployment.kill_node(0)  # in training
+    going.join(300)
+    assert going.problem is None
+    rows = lines(tmp_path / "run", "rounds.jsonl")
+    clients = sorted(kept(client_stores(deployment.folder / "clients")))
+    assert list(rows[1]["missing"]) == [clients[2]]
+    assert clients[0] in rows[2].get("missing", {}) or clients[0] in rows[3]["missing"]
+    warned = " ".join(event.facts["text"] for event in going.events if event.kind == "warning")
+    assert all(repr(client) in warned for client in clients)
+    assert (tmp_path / "run" / "summary.json").exists()
+    number = (tmp_path / "run" / "run.id").read_text()
+    after = kept(deployment.folder.glob(f"clients/*/{number}/buffers.sqlite"))
+    assert len(after[clients[2]]) == 3  # the node that came back took part in the choice
+    assert clients[2] not in rows[3].get("missing", {})
+    deployment.start_node(0)
+
+
+def test_up_and_ctrl_c_leave_nothing_behind(tmp_path):
+    command = [sys.executable, "-m", "coreplay", "flower", "up", "--clients", "1", "-o", str(tmp_path / "up")]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert "SuperLink at 127.0.0.1" in process.stdout.readline()
+    started = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
+    assert len(started.stdout.split()) == 2
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(40) == 0
+    for pid in started.stdout.split():
+        assert subprocess.run(["pgrep", "-g", pid], capture_output=True, check=False).stdout == b""
+
+
+def test_ways_that_lead_nowhere(tmp_path):
+    with pytest.raises(InputError, match="--connection"):
+        Way.to(None)
+    with pytest.raises(InputError, match="no deployment"):
+        Way.to(str(tmp_path / "nowhere"))
+    assert Way.to("somewhere") == Way("somewhere", None)

@@ -1,0 +1,240 @@
+"""Runs on Flower's simulation: real Ray actors, in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coreplay.coordination import Contribution
+from coreplay.engines import LocalEngine, prepare, run
+from tests.engines.flower.common import client_stores, config, kept, lines, metrics, python
+
+pytestmark = pytest.mark.xdist_group("flower")
+ROOT = Path(__file__).parents[3]
+
+RUN = """
+import sys
+from pathlib import Path
+from coreplay.engines import run
+from coreplay.federated import Config
+print(run(Config.load(sys.argv[1]), sys.argv[2], resume="--resume" in sys.argv).summary["strategy"])
+"""
+
+
+def written(tmp_path, settings) -> str:
+    place = tmp_path / f"{time.monotonic_ns()}.toml"
+    place.write_text(settings.toml())
+    return str(place)
+
+
+def test_simulation_equals_the_local_engine(tmp_path):
+    settings = config()
+    run(settings, tmp_path / "local")
+    path = written(tmp_path, config(engine__name="flower-simulation", engine__workers=2))
+    done = python(RUN, path, str(tmp_path / "ray"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert kept([tmp_path / "local" / "buffers.sqlite"]) == kept(client_stores(tmp_path / "ray" / "clients"))
+    np.testing.assert_allclose(metrics(tmp_path / "ray"), metrics(tmp_path / "local"), rtol=1e-5)
+    for name in ("rounds.jsonl", "coordination.jsonl"):
+        assert lines(tmp_path / "ray", name) == lines(tmp_path / "local", name)  # training to the bit
+
+
+CAPTURE = """
+import sys
+from pathlib import Path
+from coreplay.engines.flower import rounds
+from coreplay.engines.flower.courier import Courier
+from coreplay.engines import run
+from coreplay.federated import Config
+
+folder = Path(sys.argv[3])
+folder.mkdir()
+pull = Courier._pull
+
+def recording(self, sent, found, strict):
+    grid = self._grid
+    class Watched:
+        def pull_messages(self, numbers):
+            for k, message in enumerate(grid.pull_messages(numbers)):
+                for name, record in message.content.items():
+                    for key, value in record.items():
+                        data = value.data if hasattr(value, "data") and not isinstance(value, bytes) else value
+                        if isinstance(data, bytes):
+                            place = folder / f"{len(list(folder.iterdir()))}-{name}-{key}.bin"
+                            place.write_bytes(data)
+                yield message
+    self._grid = Watched()
+    try:
+        return pull(self, sent, found, strict)
+    finally:
+        self._grid = grid
+
+Courier._pull = recording
+run(Config.load(sys.argv[1]), sys.argv[2])
+"""
+
+
+def contributions(settings, tmp_path) -> list[np.ndarray]:
+    """Return what the clients of a run contribute, from the local engine, where it can be seen."""
+    things, found = prepare(settings), []
+    with LocalEngine(things.stream, things.task, things.start, workers=1) as engine:
+        contribute = engine.contribute
+
+        def watched(*arguments):
+            for data in contribute(*arguments):
+                found.append(Contribution.from_bytes(data).vector)
+                yield data
+
+        engine.contribute = watched
+        run(settings, tmp_path / "seen", engine=engine, prepared=things)
+    return found
+
+
+def test_under_the_secure_sum_no_contribution_reaches_the_server(tmp_path):
+    settings = config(replay__secure=True, federated__rounds=1)
+    secret = contributions(settings, tmp_path)
+    assert len(secret) == 6  # 3 clients, 2 rounds
+    path = written(tmp_path, config(replay__secure=True, federated__rounds=1, engine__name="flower-simulation"))
+    done = python(CAPTURE, path, str(tmp_path / "ray"), str(tmp_path / "seen-by-server"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    # the same choice as in the open
+    assert kept([tmp_path / "seen" / "buffers.sqlite"]) == kept(client_stores(tmp_path / "ray" / "clients"))
+    captured = [path.read_bytes() for path in (tmp_path / "seen-by-server").glob("*-coreplay-data.bin")]
+    assert len(captured) > 4 * len(secret)  # hello, keys, shares, masked vectors, reveals
+    masked = 0
+    for data in captured:
+        assert b'"kind":"contribution"' not in data
+        for vector in secret:
+            assert vector.tobytes() not in data
+            assert vector[:4].tobytes() not in data
+        if b'"kind":"masked"' in data:
+            masked += 1
+            words = np.frombuffer(data[-4 * len(secret[0]) :], "<u4").astype(np.float64)
+            spread = words.std() / 2**32
+            assert 0.2 < spread < 0.4  # uniform: 0.289
+            for vector in secret:
+                signed = np.frombuffer(data[-4 * len(vector) :], "<i4").astype(np.float64)
+                assert abs(np.corrcoef(signed, vector)[0, 1]) < 0.6
+    assert masked == len(secret)
+
+
+FAULTS = """
+import os, sys, time
+import numpy as np
+from flwr.clientapp import ClientApp
+from coreplay.engines.flower import apps
+from coreplay.engines.flower.letters import Letter
+from coreplay.engines import run
+from coreplay.federated import Config
+
+faulty = ClientApp()
+
+@faulty.train()
+@faulty.evaluate()
+@faulty.query("coreplay")
+def handle(message, context):
+    letter = Letter.from_record(message.content)
+    who = context.node_config["partition-id"]
+    late = letter.period == 0 and letter.round == 1 and letter.act == "train"
+    if late and who == 0:
+        raise ValueError("private words of a sample")
+    if late and who == 1:
+        time.sleep(40)
+    reply = apps.handle(message, context)
+    if late and who in (2, 3, 4):
+        found = Letter.from_record(reply.content)
+        if who == 2:
+            found.vector[0] = np.nan
+            reply.content = found.to_record()
+        elif who == 3:
+            reply.content = Letter("train", found.run, 0, 0, found.facts, found.model, client=found.client).to_record()
+        else:
+            reply.content = Letter(*found.stamp, {"samples": -5}, found.model, client=found.client).to_record()
+    return reply
+
+apps.client_app = faulty
+run(Config.load(sys.argv[1]), sys.argv[2])
+"""
+
+
+def test_clients_that_fail_are_named_refused_and_the_run_goes_on(tmp_path):
+    changes = {"stream__options": {"clients": 8, "periods": 2, "samples": 10}, "engine__timeout": 25}
+    path = written(tmp_path, config(engine__name="flower-simulation", engine__quorum=0.3, **changes))
+    done = python(FAULTS, path, str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    (row,) = [row for row in lines(tmp_path / "run", "rounds.jsonl") if "missing" in row and row["round"] == 1]
+    clients = sorted(json.loads((tmp_path / "run" / "clients.json").read_text())["train"])
+    said = [row["missing"][client] for client in clients[:5]]
+    for text, part in zip(said, ("failed", "did not answer", "NaN", "old message", "how many samples"), strict=True):
+        assert part in text
+    assert set(row["missing"]) == set(clients[:5])
+    assert "ClientAppException" in said[0] or "ValueError" in said[0]
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert "Traceback" not in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_below_the_quorum_the_run_fails_and_can_be_resumed(tmp_path):
+    """All clients but three fail in round 1 of period 0; without the faults it goes on to the same end."""
+    changes = {"stream__options": {"clients": 8, "periods": 2, "samples": 10}, "engine__timeout": 25}
+    path = written(tmp_path, config(engine__name="flower-simulation", engine__quorum=0.9, **changes))
+    done = python(FAULTS, path, str(tmp_path / "run"))
+    assert done.returncode != 0
+    assert "the quorum is 8" in done.stderr
+    assert "did not answer within" in done.stderr
+    again = subprocess.run(
+        [sys.executable, "-m", "coreplay", "run", "--resume", str(tmp_path / "run"), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr[-3000:]
+    run(config(**changes), tmp_path / "local")
+    np.testing.assert_allclose(metrics(tmp_path / "run"), metrics(tmp_path / "local"), rtol=1e-5)
+
+
+def test_ctrl_c_stops_ray_and_everything_else(tmp_path):
+    path = written(tmp_path, config(engine__name="flower-simulation", federated__rounds=50))
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "coreplay", "run", path, "-o", str(folder)]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    )
+    until = time.monotonic() + 120
+    while not (folder / "rounds.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"--resume" in said
+    group = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True, check=False)
+    assert group.stdout == ""
+
+
+def test_the_example_learns_with_its_memory_and_adds_at_most_twenty_lines(tmp_path):
+    place = ROOT / "examples" / "flower_pytorch"
+    added = sum("# replay" in line for path in place.glob("*.py") for line in path.read_text().splitlines())
+    assert 5 < added <= 20
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from coreplay.engines.flower.environment import quiet
+quiet()
+from flwr.simulation import run_simulation
+import client_app, server_app
+resources = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2, "log_to_driver": False}}
+run_simulation(server_app.app, client_app.app, 4, backend_config=resources)
+"""
+    surroundings = os.environ | {"COREPLAY_STATE": str(tmp_path / "state"), "PYTHONPATH": str(place)}
+    done = python(script, str(place), env=surroundings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "period 2: kept 40 samples" in done.stdout
+    found = done.stdout.split("accuracy", 1)[1]
+    first = float(found.split("'accuracy_0': ")[1].split(",")[0])
+    assert first > 0.3  # without replay the first period's digits are forgotten: 0.0
