@@ -24,7 +24,7 @@ def fit(msg: Message, context: Context):
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     data = load_data(*place(context), config["period"])
-    data = Memory(context, budget=10).join(data, config["period"])  # replay
+    data = Memory(context, budget=30).join(data, config["period"])  # replay
     loss = train(model, data, config["lr"])
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(data["label"])})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
@@ -53,4 +53,4 @@ def losses(model, data):  # replay
 def remember(msg: Message, context: Context):  # replay
     """Answer the server's questions about what to keep."""  # replay
     data = load_data(*place(context), period_of(msg))  # replay
-    return Memory(context, budget=10).answer(msg, Net(), losses, data)  # replay
+    return Memory(context, budget=30).answer(msg, Net(), losses, data)  # replay

@@ -13,7 +13,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train over all periods and print the accuracies after the last."""
-    config = {"rounds": 5, "lr": 0.2} | dict(context.run_config)
+    config = {"rounds": 6, "lr": 0.1} | dict(context.run_config)
     arrays = ArrayRecord(Net().state_dict())
     for period in range(len(CLASSES)):
         about = ConfigRecord({"lr": config["lr"], "period": period})

@@ -37,8 +37,12 @@ def up(
             typer.echo(f"SuperLink at {deployment.address} with {clients} SuperNodes; logs in {folder / 'logs'}")
             typer.echo(f"run on it: coreplay run run.toml --engine flower --connection {folder}")
             typer.echo("stop it: ctrl-C")
-            while set(deployment.running()) >= {"superlink"}:
+            there = set(deployment.running())
+            while "superlink" in there:
                 time.sleep(1.0)
+                for name in sorted(there - set(deployment.running())):
+                    typer.echo(f"{name} has ended: see {deployment.log(name)}", err=True)
+                there = set(deployment.running())
             typer.echo(f"error: the SuperLink has ended: see {deployment.log('superlink')}", err=True)
             raise typer.Exit(1)
     except KeyboardInterrupt:

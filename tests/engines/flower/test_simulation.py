@@ -100,6 +100,8 @@ def test_under_the_secure_sum_no_contribution_reaches_the_server(tmp_path):
     settings = config(replay__secure=True, federated__rounds=1)
     secret = contributions(settings, tmp_path)
     assert len(secret) == 6  # 3 clients, 2 rounds
+    telling = [vector for vector in secret if vector.any()]  # a client that stays with its choice sends a zero
+    assert len(telling) >= 3
     path = written(tmp_path, config(replay__secure=True, federated__rounds=1, engine__name="flower-simulation"))
     done = python(CAPTURE, path, str(tmp_path / "ray"), str(tmp_path / "seen-by-server"))
     assert done.returncode == 0, done.stderr[-3000:]
@@ -110,7 +112,7 @@ def test_under_the_secure_sum_no_contribution_reaches_the_server(tmp_path):
     masked = 0
     for data in captured:
         assert b'"kind":"contribution"' not in data
-        for vector in secret:
+        for vector in telling:
             assert vector.tobytes() not in data
             assert vector[:4].tobytes() not in data
         if b'"kind":"masked"' in data:
@@ -118,7 +120,7 @@ def test_under_the_secure_sum_no_contribution_reaches_the_server(tmp_path):
             words = np.frombuffer(data[-4 * len(secret[0]) :], "<u4").astype(np.float64)
             spread = words.std() / 2**32
             assert 0.2 < spread < 0.4  # uniform: 0.289
-            for vector in secret:
+            for vector in telling:
                 signed = np.frombuffer(data[-4 * len(vector) :], "<i4").astype(np.float64)
                 assert abs(np.corrcoef(signed, vector)[0, 1]) < 0.6
     assert masked == len(secret)
@@ -145,7 +147,7 @@ def handle(message, context):
     if late and who == 0:
         raise ValueError("private words of a sample")
     if late and who == 1:
-        time.sleep(40)
+        time.sleep(50)
     reply = apps.handle(message, context)
     if late and who in (2, 3, 4):
         found = Letter.from_record(reply.content)
@@ -164,11 +166,11 @@ run(Config.load(sys.argv[1]), sys.argv[2])
 
 
 def test_clients_that_fail_are_named_refused_and_the_run_goes_on(tmp_path):
-    changes = {"stream__options": {"clients": 8, "periods": 2, "samples": 10}, "engine__timeout": 25}
+    changes = {"stream__options": {"clients": 8, "periods": 2, "samples": 10}, "engine__timeout": 30}
     path = written(tmp_path, config(engine__name="flower-simulation", engine__quorum=0.3, **changes))
     done = python(FAULTS, path, str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr[-3000:]
-    (row,) = [row for row in lines(tmp_path / "run", "rounds.jsonl") if "missing" in row and row["round"] == 1]
+    row = lines(tmp_path / "run", "rounds.jsonl")[1]  # period 0, round 1
     clients = sorted(json.loads((tmp_path / "run" / "clients.json").read_text())["train"])
     said = [row["missing"][client] for client in clients[:5]]
     for text, part in zip(said, ("failed", "did not answer", "NaN", "old message", "how many samples"), strict=True):
@@ -181,7 +183,7 @@ def test_clients_that_fail_are_named_refused_and_the_run_goes_on(tmp_path):
 
 def test_below_the_quorum_the_run_fails_and_can_be_resumed(tmp_path):
     """All clients but three fail in round 1 of period 0; without the faults it goes on to the same end."""
-    changes = {"stream__options": {"clients": 8, "periods": 2, "samples": 10}, "engine__timeout": 25}
+    changes = {"stream__options": {"clients": 8, "periods": 2, "samples": 10}, "engine__timeout": 30}
     path = written(tmp_path, config(engine__name="flower-simulation", engine__quorum=0.9, **changes))
     done = python(FAULTS, path, str(tmp_path / "run"))
     assert done.returncode != 0
@@ -234,7 +236,7 @@ run_simulation(server_app.app, client_app.app, 4, backend_config=resources)
     surroundings = os.environ | {"COREPLAY_STATE": str(tmp_path / "state"), "PYTHONPATH": str(place)}
     done = python(script, str(place), env=surroundings)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "period 2: kept 40 samples" in done.stdout
+    assert "period 2: kept 120 samples" in done.stdout
     found = done.stdout.split("accuracy", 1)[1]
     first = float(found.split("'accuracy_0': ")[1].split(",")[0])
-    assert first > 0.3  # without replay the first period's digits are forgotten: 0.0
+    assert first > 0.5  # without replay the digits of the first period are forgotten

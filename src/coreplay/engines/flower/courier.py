@@ -19,6 +19,7 @@ from coreplay.errors import InputError
 from coreplay.federated.engine import EngineError
 
 SOONEST, LATEST = 0.02, 0.5  # seconds between looks for answers
+BEGINNING = 300.0  # seconds at least for a node's first answer: it may still be starting
 QUERY = "query.coreplay"
 CATEGORIES = {"train": "train", "evaluate": "evaluate"}  # by what a letter asks; all else are queries
 LONGEST_REASON = 300
@@ -37,6 +38,7 @@ class Answer:
 class _Sent:
     client: str
     letter: Letter
+    patience: float
     until: float
 
 
@@ -72,12 +74,14 @@ class Courier:
     def look(self) -> Iterator[Answer]:
         """Ask nodes that have come since the last look who they are; their answers, named by the client if known."""
         present = set(self._grid.get_node_ids())
+        self._known &= present  # with a registered key, a node that comes back has its old number
         self.nodes = {client: node for client, node in self.nodes.items() if node in present}
         self._overdue = {client: number for client, number in self._overdue.items() if client in self.nodes}
         fresh = sorted(present - self._known)
         names = {f"node {node}": node for node in fresh}
         hello = self._hello()
-        for answer in self._carry(dict.fromkeys(names, hello), names, strict=False):
+        patience = max(self.timeout, BEGINNING)
+        for answer in self._carry(dict.fromkeys(names, hello), names, patience, strict=False):
             node = names[answer.client]
             self._known.add(node)
             if answer.letter is None:
@@ -90,9 +94,11 @@ class Courier:
 
     def carry(self, letters: Mapping[str, Letter]) -> Iterator[Answer]:
         """Carry letters to clients; one answer each, in the order of the letters."""
-        yield from self._carry(letters, self.nodes, strict=True)
+        yield from self._carry(letters, self.nodes, self.timeout, strict=True)
 
-    def _carry(self, letters: Mapping[str, Letter], nodes: Mapping[str, int], strict: bool) -> Iterator[Answer]:
+    def _carry(
+        self, letters: Mapping[str, Letter], nodes: Mapping[str, int], patience: float, strict: bool
+    ) -> Iterator[Answer]:
         waiting = deque(letters.items())
         order = deque(letters)
         sent: dict[str, _Sent] = {}
@@ -106,11 +112,11 @@ class Courier:
                     found[client] = Answer(client, None, problem)
                     continue
                 kind = CATEGORIES.get(letter.act, QUERY)
-                message = Message(letter.to_record(), nodes[client], kind, ttl=4 * self.timeout + 60)
+                message = Message(letter.to_record(), nodes[client], kind, ttl=4 * patience + 60)
                 numbers = list(self._grid.push_messages([message]))
                 del message
                 if numbers and numbers[0]:
-                    sent[numbers[0]] = _Sent(client, letter, time.monotonic() + self.timeout)
+                    sent[numbers[0]] = _Sent(client, letter, patience, time.monotonic() + patience)
                 else:
                     found[client] = Answer(client, None, "is not reachable: Flower took no message for its node")
             news = self._pull(sent, found, strict)
@@ -148,7 +154,7 @@ class Courier:
             news = True
             it = sent.pop(number)
             self._overdue[it.client] = number
-            found[it.client] = Answer(it.client, None, f"did not answer within {self.timeout:g} s")
+            found[it.client] = Answer(it.client, None, f"did not answer within {it.patience:g} s")
         return news
 
 

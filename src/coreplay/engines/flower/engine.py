@@ -17,7 +17,7 @@ import torch
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from coreplay.engines.flower.courier import Answer, Courier
+from coreplay.engines.flower.courier import BEGINNING, Answer, Courier
 from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.rounds import Rounds, is_finite, is_whole
 from coreplay.engines.sums import add_weighted, deal
@@ -104,14 +104,15 @@ class FlowerEngine(Rounds):
 
     def wait(self, wanted: int, watch: Watch) -> None:
         """Wait until so many clients are there; `watch` is told of those who can't take part."""
-        until = time.monotonic() + self.config.engine.timeout
+        patience = max(self.config.engine.timeout, BEGINNING)
+        until = time.monotonic() + patience
         while True:
             self.look(watch)
             if len(self.courier.nodes) >= wanted:
                 break
             if time.monotonic() > until:
                 raise EngineError(
-                    f"{len(self.courier.nodes)} clients are there after {self.config.engine.timeout:g} s instead of "
+                    f"{len(self.courier.nodes)} clients are there after {patience:g} s instead of "
                     f"{wanted} (engine.clients): are their SuperNodes running, and do they reach the SuperLink?"
                 )
             if self._stop.wait(LOOK):
