@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/coreplay demo
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -116,13 +116,19 @@ def cross_entropy(model, batch):
     return functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
-def interleaved(tasks, repeats):
-    """Return the median seconds of each task; tasks take turns, so that a busy machine slows all alike."""
+def interleaved(tasks, repeats, again=False):
+    """Return the median seconds of each task; tasks take turns, so that a busy machine slows all alike.
+
+    `again` lets each task run twice a turn and times the second: where others leave gigabytes of freed memory behind,
+    the first pays for getting its own from the system.
+    """
     times = {name: [] for name in tasks}
     for task in tasks.values():
         task()  # warm up
     for _ in range(repeats):
         for name, task in tasks.items():
+            if again:
+                task()
             start = time.perf_counter()
             task()
             times[name].append(time.perf_counter() - start)

@@ -125,6 +125,7 @@ def peers(repeats):
             "Opacus": lambda: opacus_gram(wrapped, batch),
         },
         repeats,
+        again=True,
     )
     print(f"\n{n} samples, masked logits, chunks of {best} for vmap; one forward+backward {times['step']:.3f}s")
     for name, wanted in (("vmap", 10), ("Opacus", 5)):

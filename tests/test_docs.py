@@ -31,7 +31,7 @@ def test_shell_block_names_real_commands(code):
     for line in code.splitlines():
         words = line.split("#")[0].split()
         if words[:1] == ["coreplay"]:
-            command = words[1:3] if words[1] == "data" else words[1:2]
+            command = words[1:3] if words[1] in ("data", "flower") else words[1:2]
             shown = subprocess.run(
                 [sys.executable, "-c", "from coreplay.cli import main; main()", *command, "--help"],
                 capture_output=True,

@@ -58,3 +58,10 @@ def python(script: str, *arguments: str, **options) -> subprocess.CompletedProce
     """Run a script in a process of its own: Ray and signals leave traces in a process."""
     command = [sys.executable, "-c", script, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+def command(*arguments, **options) -> subprocess.Popen:
+    """Start the command line in a process group of its own; it heeds ctrl-C also where the tests run behind "&"."""
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script = heeds + "from coreplay.cli import main; main()"
+    return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], start_new_session=True, **options)

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -16,9 +15,9 @@ from coreplay.engines.flower.deployment import Deployment, Way, free_port, submi
 from coreplay.engines.flower.environment import environment
 from coreplay.errors import InputError
 from coreplay.federated import Run
-from tests.engines.flower.common import client_stores, digits, kept, lines, metrics
+from tests.engines.flower.common import client_stores, command, digits, kept, lines, metrics
 
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower")]
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +40,12 @@ def test_deployment_equals_the_local_engine(deployment, tmp_path):
 
 def refused(deployment, folder, *options: str) -> str:
     """Start a SuperNode that must not be let in; return what it says before it ends."""
-    command = ["flower-supernode", "--superlink", deployment.address, "--port", str(free_port()), *options]
-    command += ["--node-config", "partition-id=0", "--max-retries", "1", "--max-wait-time", "5"]
+    given = ["flower-supernode", "--superlink", deployment.address, "--port", str(free_port()), *options]
+    given += ["--node-config", "partition-id=0", "--max-retries", "1", "--max-wait-time", "5"]
     log = folder / "refused.log"
     with log.open("wb") as output:
         surroundings = environment(deployment.home)
-        process = subprocess.Popen(command, env=surroundings, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(given, env=surroundings, stdout=output, stderr=output, start_new_session=True)
     try:
         assert process.wait(60) != 0
     finally:
@@ -60,9 +59,7 @@ def test_strangers_are_refused(deployment, tmp_path):
     certificates.make(tmp_path / "other")
     other = f"--root-certificates={tmp_path / 'other' / 'ca.crt'}"
     assert "305" in refused(deployment, tmp_path, root, f"--auth-supernode-private-key={stranger}")
-    assert "certificate verify failed" in refused(
-        deployment, tmp_path, other, f"--auth-supernode-private-key={known}"
-    )
+    assert "certificate verify failed" in refused(deployment, tmp_path, other, f"--auth-supernode-private-key={known}")
     assert "must be registered" in refused(deployment, tmp_path, root)  # no key at all
     assert sorted(deployment.running()) == ["node-0", "node-1", "node-2", "superlink"]
 
@@ -78,7 +75,7 @@ class Following(threading.Thread):
 
     def run(self):
         try:
-            submit(self.settings, self.folder, observer=lambda event: self.events.append(event))
+            submit(self.settings, self.folder, observer=self.events.append)
         except BaseException as error:
             self.problem = error
 
@@ -120,13 +117,7 @@ def test_killed_nodes_are_named_and_come_back_with_their_buffers(deployment, tmp
 
 
 def test_up_and_ctrl_c_leave_nothing_behind(tmp_path):
-    command = [sys.executable, "-m", "coreplay", "flower", "up", "--clients", "1", "-o", str(tmp_path / "up")]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    process = command("flower", "up", "--clients", 1, "-o", tmp_path / "up", stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert "SuperLink at 127.0.0.1" in process.stdout.readline()
     started = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)

@@ -107,7 +107,9 @@ def test_a_dialogue_begun_anew_forgets_what_was_said_before(tmp_path):
         server = Server({"ann": 3}, 20, 3, run="run")
         data, sent = b"", []
         while not server.done:
-            reply = dialogue.contribute(Letter("contribute", "run", 0, server.round, {"secure": False}, data=data), make)
+            reply = dialogue.contribute(
+                Letter("contribute", "run", 0, server.round, {"secure": False}, data=data), make
+            )
             assert server.receive(reply.data).counted
             sent.append(reply.data)
             data = server.broadcast().to_bytes()

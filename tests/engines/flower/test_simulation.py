@@ -13,9 +13,9 @@ import pytest
 
 from coreplay.coordination import Contribution
 from coreplay.engines import LocalEngine, prepare, run
-from tests.engines.flower.common import client_stores, config, kept, lines, metrics, python
+from tests.engines.flower.common import client_stores, command, config, kept, lines, metrics, python
 
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower")]
 ROOT = Path(__file__).parents[3]
 
 RUN = """
@@ -204,10 +204,7 @@ def test_below_the_quorum_the_run_fails_and_can_be_resumed(tmp_path):
 def test_ctrl_c_stops_ray_and_everything_else(tmp_path):
     path = written(tmp_path, config(engine__name="flower-simulation", federated__rounds=50))
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "coreplay", "run", path, "-o", str(folder)]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
-    )
+    process = command("run", path, "-o", folder, stderr=subprocess.PIPE)
     until = time.monotonic() + 120
     while not (folder / "rounds.jsonl").exists() and time.monotonic() < until:
         time.sleep(0.2)

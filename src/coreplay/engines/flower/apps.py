@@ -13,8 +13,6 @@ from flwr.serverapp import Grid, ServerApp
 from coreplay.engines.flower.letters import Letter
 from coreplay.errors import InputError
 
-RESULT = "flower.json"  # in the run's folder: how the server ended
-
 client_app = ClientApp()
 server_app = ServerApp()
 
@@ -47,7 +45,7 @@ def handle(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Conduct the run that the run config names, in its folder; leave there how it ended."""
+    """Conduct the run that the run config names, in its folder; say in the file `result`, if there is one, how it ended."""
     from coreplay.federated import Config, RunFolder
     from coreplay.files import write_json
 
@@ -67,8 +65,8 @@ def main(grid: Grid, context: Context) -> None:
         result["expected"] = isinstance(error, InputError)
         raise
     finally:
-        if folder.is_dir():
-            write_json(folder / RESULT, result)
+        if settings["result"]:
+            write_json(str(settings["result"]), result)
 
 
 def _engine_of(begun: Any, path: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from coreplay.engines.flower import certificates
-from coreplay.engines.flower.apps import RESULT
 from coreplay.engines.flower.environment import environment
 from coreplay.engines.flower.template import write_app
 from coreplay.errors import InputError
@@ -268,14 +267,12 @@ def submit(config: Config, folder: Path, *, resume: bool = False, observer: Obse
     """
     way = Way.to(config.engine.connection)
     folder = folder.absolute()
-    result = folder / RESULT
-    result.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="coreplay-app-") as temporary:
         app = Path(temporary) / "app"
         write_app(app)
-        wanted = Path(temporary) / "run.toml"
+        wanted, result = Path(temporary) / "run.toml", Path(temporary) / "result.json"
         wanted.write_text(config.toml(), encoding="utf-8")
-        settings = {"folder": str(folder), "config": str(wanted), "resume": resume}
+        settings = {"folder": str(folder), "config": str(wanted), "resume": resume, "result": str(result)}
         given = app / "settings.toml"
         given.write_text(
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()), encoding="utf-8"
@@ -283,23 +280,23 @@ def submit(config: Config, folder: Path, *, resume: bool = False, observer: Obse
         said = way.ask("run", str(app), way.connection, "--run-config", str(given))
         number = str(said["run-id"])
         try:
-            _follow(way, number, folder, observer)
+            _follow(way, number, folder, result, observer)
         except BaseException:
             with suppress(EngineError):  # it has ended, or the SuperLink has
                 way.ask("stop", number, way.connection, timeout=30.0)
             raise
-    ended = read_json(result)
+        ended = read_json(result)
     if ended["state"] != "finished":
         raise (InputError if ended.get("expected") else EngineError)(ended.get("error", "no reason given"))
     return Run.load(folder)
 
 
-def _follow(way: Way, number: str, folder: Path, observer: Observer | None) -> None:
+def _follow(way: Way, number: str, folder: Path, result: Path, observer: Observer | None) -> None:
     """Tell the observer what the run's log says, until the result is there."""
     log, at, asked = folder / "run.log", 0, time.monotonic()
     at = log.stat().st_size if log.exists() else 0
     while True:
-        ended = (folder / RESULT).exists()
+        ended = result.exists()
         if log.exists():
             with log.open(encoding="utf-8") as file:
                 file.seek(at)
@@ -315,7 +312,7 @@ def _follow(way: Way, number: str, folder: Path, observer: Observer | None) -> N
             asked = time.monotonic()
             runs = way.ask("ls", way.connection, "--run-id", number)["runs"]
             status = str(runs[0]["status"]) if runs else "unknown"
-            if status.startswith("finished") and not (folder / RESULT).exists():
+            if status.startswith("finished") and not result.exists():
                 raise EngineError(f"Flower ended run {number} ({status}) before it began: see the SuperLink's log")
         time.sleep(LOOK)
 

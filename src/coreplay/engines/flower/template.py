@@ -31,6 +31,7 @@ clientapp = "client_app:app"
 folder = "run"        # where the server keeps the run
 config = "run.toml"   # the run's configuration, on the server's machine
 resume = false
+result = ""           # a file that says how it ended, if somebody waits for it
 """
 
 _SERVER = '''\
