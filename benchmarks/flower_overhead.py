@@ -1,7 +1,7 @@
 """What a round costs on Flower's Ray simulation beside the local engine: many clients, a large model, little training.
 
 TinyBERT with 30 522 words (58 MB), every client with one batch, all in every round. Seconds a round without start-up
-(the rounds after the first), and the peak of memory: proportional set sizes of all processes, Ray's own included, sampled.
+(the rounds after the first), and the peak of memory: proportional set sizes of all processes, Ray's too, sampled.
 
     python -m benchmarks.flower_overhead [--clients 100] [--rounds 4] [--engines local flower-simulation]
 """

@@ -4,8 +4,9 @@ The public names below are loaded on first use, so that ``import coreplay`` stay
 neither torch nor Flower until something that uses them is called.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coreplay.lazy import lazily
 
 __version__ = "0.1.0"
 
@@ -46,10 +47,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'coreplay' has no attribute {name!r}")
+__getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

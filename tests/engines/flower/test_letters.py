@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from coreplay.coordination import Client, Server
 from coreplay.coordination.secure import SecureServer
 from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
-from coreplay.engines.flower.device import Device, Node
+from coreplay.engines.flower.device import Device
 from coreplay.engines.flower.dialogue import Dialogue
 from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.node import Node
 from coreplay.errors import InputError
 
 

@@ -1,7 +1,6 @@
 """The two Flower apps of a run: a ClientApp that answers letters, and a ServerApp that conducts the run."""
 
 import logging
-import os
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -10,7 +9,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from coreplay.engines.flower import keeper
 from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.node import Node
 from coreplay.errors import InputError
 
 client_app = ClientApp()
@@ -21,31 +22,20 @@ server_app = ServerApp()
 @client_app.evaluate()
 @client_app.query("coreplay")
 def handle(message: Message, context: Context) -> Message:
-    """Let this node answer a letter; what goes wrong is told in the answer, without a traceback or any data."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    from coreplay.engines.flower.device import Device, Node
-
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    """Let this node answer a letter."""
     letter = Letter.from_record(message.content)
     try:
         node = Node.read(dict(context.node_config))
-        torch.set_num_threads(node.threads)
-        with threadpool_limits(node.threads):
-            reply = Device(node, letter.run).answer(letter)
-    except InputError as error:
-        logging.getLogger(__name__).exception("letter %r was refused", letter.act)
-        reply = letter.reply("", {"error": str(error)})
-    except Exception as error:
-        logging.getLogger(__name__).exception("letter %r failed", letter.act)
-        reply = letter.reply("", {"error": f"{type(error).__name__}; the log of its node says more"})
+        reply = keeper.ask(node, letter) if node.resident else keeper.respond(node, letter)
+    except (InputError, EOFError, OSError) as error:
+        logging.getLogger(__name__).exception("letter %r got no answer", letter.act)
+        reply = letter.reply("", {"error": f"{type(error).__name__}: {error}"})
     return Message(reply.to_record(), reply_to=message)
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Conduct the run that the run config names, in its folder; say in the file `result`, if there is one, how it ended."""
+    """Conduct the run that the run config names, in its folder; say in the file `result`, if any, how it ended."""
     from coreplay.federated import Config, RunFolder
     from coreplay.files import write_json
 

@@ -86,11 +86,11 @@ class Courier:
             self._known.add(node)
             if answer.letter is None:
                 yield answer
-            elif self.nodes.get(answer.letter.client, node) != node:
-                yield Answer(answer.letter.client, None, "is there twice: two nodes have this client id")
             else:
-                self.nodes[answer.letter.client] = node
-                yield Answer(answer.letter.client, answer.letter)
+                client = answer.letter.client
+                self.nodes[client] = node  # the newest counts: a node that was killed is listed for a minute more
+                self._overdue.pop(client, None)
+                yield Answer(client, answer.letter)
 
     def carry(self, letters: Mapping[str, Letter]) -> Iterator[Answer]:
         """Carry letters to clients; one answer each, in the order of the letters."""

@@ -4,21 +4,20 @@ In a deployment every message finds a new process, so nothing is kept in memory 
 answer is the same if its letter comes twice: training and choosing are repeatable to the bit, coordination and secure
 sums go on from states that are on the disk.
 
-    STATE/CLIENT/RUN/   config.json, vocabulary.json, …   what the server said at the beginning
-                        buffers.sqlite                    what the client keeps
-                        PERIOD/                           model, gradients and dialogue of a period's choice
+    STATE/tasks/        what clients share of a task, such as its vocabulary, by the hash of its content
+    STATE/CLIENT/RUN/   config.json      what the server said at the beginning
+                        buffers.sqlite   what the client keeps
+                        PERIOD/          model, gradients and dialogue of a period's choice
 """
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -27,6 +26,7 @@ from safetensors.numpy import load_file, save_file
 from coreplay.data import FederatedStream, load
 from coreplay.engines.flower.dialogue import STEPS, Dialogue, Half
 from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.node import Node
 from coreplay.errors import InputError
 from coreplay.federated.config import Config
 from coreplay.federated.flat import FlatModel, Vector
@@ -37,46 +37,8 @@ from coreplay.files import read_json, replacing, write_json, write_text
 from coreplay.replay import Buffer, Store, path_for
 from coreplay.tasks import Task, make
 
-STATE = "COREPLAY_STATE"
 _NUMBER = re.compile("[0-9a-f]{32}")
 _OPTION = re.compile("[a-z_]{1,40}")
-
-
-@dataclass(frozen=True)
-class Node:
-    """What a node was started with: where it keeps its state, whose data it has, and how many threads it may use.
-
-    In Flower's words, the node config: `state`, `client-id`, `data`, `threads`; or `partition-id`, the number of the
-    client in the stream of the run's configuration.
-    """
-
-    state: Path
-    client: str | None
-    partition: int | None
-    data: str | None = None
-    threads: int = 1
-
-    @classmethod
-    def read(cls, config: dict[str, Any]) -> "Node":
-        """Read Flower's node config; what is missing there may be in the environment."""
-        state = config.get("state") or os.environ.get(STATE)
-        if not state:
-            raise InputError(
-                f"this node has no folder for its buffers: give it one with --node-config state=… or {STATE}"
-            )
-        client, partition = config.get("client-id"), config.get("partition-id")
-        if client is None and partition is None:
-            raise InputError(
-                "this node does not know whose data it has: name the client with --node-config client-id=…"
-            )
-        data = config.get("data")
-        return cls(
-            Path(str(state)),
-            None if client is None else str(client),
-            None if partition is None else int(partition),
-            None if data is None else str(data),
-            int(config.get("threads", 1)),
-        )
 
 
 @dataclass(frozen=True)
@@ -129,13 +91,14 @@ class Device:
 
     def _hello(self, letter: Letter) -> Letter:
         """Learn of the run; go back to the buffers that count; say who this is and how much data it has."""
+        files = {}
         for option, text in letter.facts["files"].items():
             if not _OPTION.fullmatch(option):
                 raise InputError("a file of the task has no name of an option")
-            write_text(self._folder / f"{option}.json", text)
-        write_json(
-            self._folder / "config.json", {"config": letter.facts["config"], "files": list(letter.facts["files"])}
-        )
+            files[option] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            if not self._shared(files[option]).exists():
+                write_text(self._shared(files[option]), text)
+        write_json(self._folder / "config.json", {"config": letter.facts["config"], "files": files})
         things = self._things
         with Store.open(self._folder / "buffers.sqlite") as store:
             store.rewind(letter.facts["until"])
@@ -149,8 +112,12 @@ class Device:
         if not place.exists():
             raise InputError("this client has not heard of the run: its state was lost, or the hello never came")
         known = read_json(place)
-        files = tuple((option, str(self._folder / f"{option}.json")) for option in known["files"])
+        files = tuple((option, str(self._shared(digest))) for option, digest in known["files"].items())
         return _things(json.dumps(known["config"]), files, self._node.data)
+
+    def _shared(self, digest: str) -> Path:
+        """Return the place of a file of the task: one for all clients here, who then share what is made of it."""
+        return self._node.state / "tasks" / f"{digest}.json"
 
     @property
     def _client(self) -> str:

@@ -173,6 +173,7 @@ class FlowerEngine(Rounds):
 
     def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
         """Let every client measure the model on its own test samples."""
+        self.look(watch)
         asked = [client for client in self.roll.clients if any(self.roll.test[client])]
         letter = Letter("evaluate", self.number, *self._stamp, model=values)
         sums = [Tally()] * self.roll.periods

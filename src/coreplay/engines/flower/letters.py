@@ -13,10 +13,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from coreplay.coordination import wire
 from coreplay.errors import InputError
 
 _HEAD, _VECTOR, ARRAYS = "coreplay", "vector", "arrays"
 _KEPT = ("float32", "float64")
+_FIELDS: dict[str, type] = dict.fromkeys(("act", "run", "client", "dtype"), str)
+_FIELDS |= dict.fromkeys(("period", "round", "length"), int) | {"facts": dict}
 Model: TypeAlias = NDArray[Any] | ArrayRecord
 
 
@@ -67,6 +70,22 @@ class Letter:
         elif self.model is not None:
             record[ARRAYS] = self.model
         return record
+
+    def to_bytes(self) -> bytes:
+        """Return a letter without somebody else's arrays as bytes, for another process on this machine."""
+        act, run, period, round = self.stamp
+        vector = None if self.model is None else np.ascontiguousarray(self.vector)
+        fields = {"act": act, "run": run, "period": period, "round": round, "client": self.client, "facts": self.facts}
+        fields |= {"length": len(self.data), "dtype": "" if vector is None else vector.dtype.str}
+        return wire.pack("letter", fields, self.data + (b"" if vector is None else vector.tobytes()))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Letter":
+        """Read what `to_bytes` wrote."""
+        found, payload = wire.unpack(data, "letter", _FIELDS)
+        length, dtype = found.pop("length"), found.pop("dtype")
+        model = wire.numbers(payload[length:], dtype).copy() if dtype else None
+        return cls(**found, model=model, data=bytes(payload[:length]))
 
     @classmethod
     def from_record(cls, record: RecordDict) -> "Letter":

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from coreplay.coordination import Client
 from coreplay.coordination.matrix import Rows
 from coreplay.engines.flower.courier import Answer, Courier
-from coreplay.engines.flower.device import Node
 from coreplay.engines.flower.dialogue import STEPS, Dialogue
 from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.node import Node
 from coreplay.engines.flower.rounds import Rounds, is_whole
 from coreplay.errors import InputError
 from coreplay.federated.joint import Terms, Told, negotiate

@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from coreplay.engines.flower.device import STATE
 from coreplay.engines.flower.environment import quiet
+from coreplay.engines.flower.node import STATE
 from coreplay.federated.config import Config
 from coreplay.federated.events import Observer
 from coreplay.federated.run import Run

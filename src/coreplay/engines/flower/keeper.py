@@ -1,0 +1,160 @@
+"""The keeper: a process that stays beside a deployed node and answers its letters.
+
+Flower starts a new process for every message, which would load torch, the data and the model each time: many seconds.
+So the first message starts a keeper, and the others only hand their letter over, through a socket that belongs to this
+user alone. A keeper ends with its node, and when nothing has come for some minutes. It remembers nothing that is not on
+the disk: without it everything works the same, only slower (node config `resident=false`).
+"""
+
+import hashlib
+import json
+import logging
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.node import Node
+from coreplay.errors import InputError
+
+IDLE = 600.0  # seconds without a letter after which a keeper ends
+STARTING = 120.0  # seconds that a keeper gets to come up
+LOOK = 0.5  # seconds between looks whether the node is still there
+LENGTH = struct.Struct("<Q")
+LONGEST = 2**34
+
+
+def ask(node: Node, letter: Letter) -> Letter:
+    """Let the keeper of this node answer; start one if there is none."""
+    owner = os.getppid()  # lives as long as the node
+    place = _place(node, owner)
+    link = _connect(place)
+    if link is None:
+        node.state.mkdir(parents=True, exist_ok=True)
+        settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(node).items()}
+        with (node.state / "keeper.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "coreplay.engines.flower.keeper", str(place), str(owner), json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        until = time.monotonic() + STARTING
+        while link is None:
+            if time.monotonic() > until:
+                raise InputError(f"the keeper of this node did not come up: see {node.state / 'keeper.log'}")
+            time.sleep(0.05)
+            link = _connect(place)
+    with link:
+        _send(link, letter.to_bytes())
+        return Letter.from_bytes(_receive(link))
+
+
+def respond(node: Node, letter: Letter) -> Letter:
+    """Answer a letter in this process; what goes wrong is told in the answer, without a traceback or any data."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    from coreplay.engines.flower.device import Device
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        torch.set_num_threads(node.threads)
+        with threadpool_limits(node.threads):
+            return Device(node, letter.run).answer(letter)
+    except InputError as error:
+        logging.getLogger(__name__).exception("letter %r was refused", letter.act)
+        return letter.reply("", {"error": str(error)})
+    except Exception as error:
+        logging.getLogger(__name__).exception("letter %r failed", letter.act)
+        return letter.reply("", {"error": f"{type(error).__name__}; the log of its node says more"})
+
+
+def serve(place: Path, owner: int, node: Node) -> None:
+    """Answer letters until the owner is gone or nothing comes any more."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        place.unlink(missing_ok=True)
+        listener.bind(str(place))
+        listener.listen()
+        listener.settimeout(LOOK)
+        latest = time.monotonic()
+        try:
+            while _alive(owner) and time.monotonic() - latest < IDLE:
+                try:
+                    link, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                with link, suppress(OSError, EOFError):  # whoever asked may be gone
+                    link.settimeout(None)
+                    _send(link, respond(node, Letter.from_bytes(_receive(link))).to_bytes())
+                latest = time.monotonic()
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def _place(node: Node, owner: int) -> Path:
+    """Return the socket's place: in a folder that only this user can enter, with a short name."""
+    folder = Path(tempfile.gettempdir()) / f"coreplay-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o077 or folder.is_symlink():
+        raise InputError(f"{str(folder)!r} is open to others: remove it")
+    name = f"{node.state.absolute()}\0{node.client}\0{node.partition}\0{owner}"
+    return folder / hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+
+
+def _connect(place: Path) -> socket.socket | None:
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(str(place))
+    except (FileNotFoundError, ConnectionRefusedError):
+        link.close()
+        return None
+    return link
+
+
+def _send(link: socket.socket, data: bytes) -> None:
+    link.sendall(LENGTH.pack(len(data)))
+    link.sendall(data)
+
+
+def _receive(link: socket.socket) -> bytes:
+    (length,) = LENGTH.unpack(_exactly(link, LENGTH.size))
+    if length > LONGEST:
+        raise InputError(f"a letter of {length} bytes is too long")
+    return bytes(_exactly(link, length))
+
+
+def _exactly(link: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    view, at = memoryview(data), 0
+    while at < length:
+        count = link.recv_into(view[at:])
+        if not count:
+            raise EOFError("the other process has ended")
+        at += count
+    return data
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[3])
+    serve(Path(sys.argv[1]), int(sys.argv[2]), Node(**given | {"state": Path(given["state"])}))

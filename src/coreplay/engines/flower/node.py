@@ -1,0 +1,50 @@
+"""What a node of Flower was started with. Light: a deployed client reads it in a new process for every message."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coreplay.errors import InputError
+
+STATE = "COREPLAY_STATE"
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a node was started with: where it keeps its state, whose data it has, and how many threads it may use.
+
+    In Flower's words, the node config: `state`, `client-id`, `data`, `threads`, `resident`; instead of `client-id`
+    `partition-id`, the number of the client in the stream of the run's configuration. A resident node keeps a process
+    between messages (see `keeper`): by default where the node config names the state, as in a deployment.
+    """
+
+    state: Path
+    client: str | None
+    partition: int | None
+    data: str | None = None
+    threads: int = 1
+    resident: bool = False
+
+    @classmethod
+    def read(cls, config: dict[str, Any]) -> "Node":
+        """Read Flower's node config; what is missing there may be in the environment."""
+        state = config.get("state") or os.environ.get(STATE)
+        if not state:
+            raise InputError(
+                f"this node has no folder for its buffers: give it one with --node-config state=… or {STATE}"
+            )
+        client, partition = config.get("client-id"), config.get("partition-id")
+        if client is None and partition is None:
+            raise InputError(
+                "this node does not know whose data it has: name the client with --node-config client-id=…"
+            )
+        data = config.get("data")
+        return cls(
+            Path(str(state)),
+            None if client is None else str(client),
+            None if partition is None else int(partition),
+            None if data is None else str(data),
+            int(config.get("threads", 1)),
+            bool(config.get("resident", "state" in config)),
+        )
