@@ -41,14 +41,14 @@ def carry_out(engine: str, clients: int, rounds: int, folder: Path) -> None:
     run(Config.make(data), folder / engine, observer=observer)
 
 
-def watched(engine: str, clients: int, rounds: int, folder: Path) -> tuple[list[float], float]:
-    """Return the seconds of each round after the first, and the peak of memory in MB."""
+def watched(engine: str, clients: int, rounds: int, folder: Path) -> tuple[list[float], list[float]]:
+    """Return the seconds of each round after the first, and each process's share of the peak of memory, in MB."""
     command = [sys.executable, "-m", "benchmarks.flower_overhead", "--carry-out", engine, "--folder", str(folder)]
     command += ["--clients", str(clients), "--rounds", str(rounds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    peak = 0.0
+    peak = [0.0]
     while process.poll() is None:
-        peak = max(peak, sum(proportional(one) for one in tree(process.pid)))
+        peak = max(peak, [proportional(one) for one in tree(process.pid)], key=sum)
         time.sleep(EVERY)
     assert process.stdout is not None
     ends = [float(line.split()[1]) for line in process.stdout if line.startswith("round ")]
@@ -89,7 +89,8 @@ def main() -> None:
         middle = statistics.median(seconds)
         first = first or middle
         told = f"{middle:6.1f} s ({min(seconds):.1f} to {max(seconds):.1f})"
-        print(f"{engine:<18} {told}  {peak:6.0f} MB  {middle / first:5.2f}x", flush=True)
+        parts = ", ".join(f"{part:.0f}" for part in sorted(peak, reverse=True) if part > 50)
+        print(f"{engine:<18} {told}  {sum(peak):6.0f} MB (server {peak[0]:.0f}; all {parts})  {middle / first:5.2f}x")
 
 
 if __name__ == "__main__":

@@ -106,7 +106,9 @@ class EngineConfig(_Part):
     clients: int = _field(1, "flower: begin when so many clients are there.", ge=1)
     quorum: float = _field(0.5, "Flower: which share of the clients asked must answer.", ge=0, le=1)
     timeout: float = _field(600.0, "Flower: seconds to wait for a client's answer.", gt=0)
-    window: int = _field(4, "Flower: how many letters may be on their way, each as large as the model.", ge=1)
+    window: int | None = _field(
+        None, "Flower: how many models may be on their way; on Ray one more than processes, else 64, if absent.", ge=1
+    )
 
 
 class Config(_Part):

@@ -14,6 +14,8 @@ from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.node import Node
 from coreplay.errors import InputError
 
+WINDOW = 64  # real clients work each for themselves: ask many at once
+
 client_app = ClientApp()
 server_app = ServerApp()
 
@@ -77,6 +79,7 @@ def conduct(
     observer: Any = None,
     prepared: Any = None,
     clients: int | None = None,
+    window: int = WINDOW,
     stop: Event | None = None,
 ) -> Any:
     """Carry out a run over a grid, in a folder that is made for it or holds a run to go on with.
@@ -101,7 +104,9 @@ def conduct(
         def watch(facts: Any) -> None:
             watched(RunEvent("warning", period, 0, facts))
 
-        engine = FlowerEngine(grid, config, folder, things.task, period=period - 1, stop=stop)
+        engine = FlowerEngine(
+            grid, config, folder, things.task, period=period - 1, window=config.engine.window or window, stop=stop
+        )
         engine.wait(clients or config.engine.clients, watch)
         check(config, engine.roll)
         return Conductor(config, engine.roll, things.task, engine, place, things.start, watched).run()

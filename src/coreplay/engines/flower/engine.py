@@ -68,6 +68,8 @@ class FlowerEngine(Rounds):
         Of the run: what clients must share of it, such as the vocabulary, is sent to them once.
     period : int
         The last period whose buffers count: -1 for a new run.
+    window : int
+        Most letters on their way at once.
     stop : Event, optional
         Set by another thread to end the run.
     """
@@ -80,15 +82,14 @@ class FlowerEngine(Rounds):
         task: Task,
         *,
         period: int = -1,
+        window: int = 64,
         stop: Event | None = None,
     ) -> None:
         place = folder / NUMBER
         if not place.exists():
             write_text(place, uuid.uuid4().hex)
         self._stop = stop or Event()
-        courier = Courier(
-            grid, self._hello, timeout=config.engine.timeout, window=config.engine.window, stop=self._stop
-        )
+        courier = Courier(grid, self._hello, timeout=config.engine.timeout, window=window, stop=self._stop)
         number = place.read_text(encoding="utf-8").strip()
         super().__init__(courier, number, run_name(config), config.engine.quorum)
         self.config, self.folder = config, folder

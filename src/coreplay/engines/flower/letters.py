@@ -7,6 +7,7 @@ messages of a coordination as bytes.
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,10 +67,15 @@ class Letter:
         head: dict[str, Any] = {"act": act, "run": run, "period": period, "round": round, "client": self.client}
         record = RecordDict({_HEAD: ConfigRecord(head | {"facts": json.dumps(self.facts), "data": self.data})})
         if isinstance(self.model, np.ndarray):
-            record[_VECTOR] = ArrayRecord({_VECTOR: Array(np.ascontiguousarray(self.model))})
+            record[_VECTOR] = self._array
         elif self.model is not None:
             record[ARRAYS] = self.model
         return record
+
+    @cached_property
+    def _array(self) -> ArrayRecord:
+        """The vector as Flower carries it, made once for all clients that the letter goes to."""
+        return ArrayRecord({_VECTOR: Array(np.ascontiguousarray(self.vector))})
 
     def to_bytes(self) -> bytes:
         """Return a letter without somebody else's arrays as bytes, for another process on this machine."""

@@ -31,6 +31,8 @@ def simulate(config: Config, folder: Path, prepared: Any, *, resume: bool, obser
 
     clients = len(prepared.stream.clients)
     given: dict[str, Any] = {"observer": observer, "prepared": prepared, "clients": clients, "stop": stop}
+    workers = config.engine.workers or len(os.sched_getaffinity(0))
+    given["window"] = workers + 1  # enough to keep all actors busy
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
@@ -40,7 +42,6 @@ def simulate(config: Config, folder: Path, prepared: Any, *, resume: bool, obser
             failed.append(error)
             raise
 
-    workers = config.engine.workers or len(os.sched_getaffinity(0))
     resources: Any = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": workers, "log_to_driver": False}}
     before = os.environ.get(STATE)
     os.environ[STATE] = str(folder.absolute() / "clients")  # the actors inherit it
