@@ -1,5 +1,6 @@
 """`coreplay flower`: a deployment on this machine, and an app to start from. Thin; heavy imports are inside."""
 
+import signal
 import time
 from pathlib import Path
 from typing import Annotated
@@ -30,8 +31,11 @@ def up(
     """
     _needed()
     from coreplay.engines.flower.deployment import Deployment
+    from coreplay.federated import EngineError
 
     deployment = Deployment(folder, clients, tls=tls, port=port)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal or a service manager stops it like ctrl-C
+        signal.signal(number, signal.default_int_handler)
     try:
         with deployment:
             typer.echo(f"SuperLink at {deployment.address} with {clients} SuperNodes; logs in {folder / 'logs'}")
@@ -47,6 +51,9 @@ def up(
             raise typer.Exit(1)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+    except EngineError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @app.command()
@@ -57,6 +64,7 @@ def init(
 
     Example: `coreplay flower init my-app`
     """
+    _needed()
     from coreplay.engines.flower.template import write_app
 
     name = "".join(letter if letter.isalnum() else "-" for letter in folder.absolute().name.lower()).strip("-")

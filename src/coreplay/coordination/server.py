@@ -116,6 +116,11 @@ class Server:
         """Whether the last broadcast was the final one."""
         return self._broadcast is not None and self._broadcast.final
 
+    @property
+    def counted(self) -> dict[str, int]:
+        """The round of each client's last counted answer, -1 of those who have none."""
+        return dict(self._last)
+
     def receive(self, message: Contribution | bytes) -> Receipt:
         """Take a contribution into the sum, or say why not; a bad one is refused and named, and changes nothing."""
         if not isinstance(message, Contribution):

@@ -177,6 +177,7 @@ class LocalEngine:
         period: int,
         round: int,
         bounds: Mapping[str, float],
+        bases: Mapping[str, int],
         values: Vector,
         broadcast: bytes | None,
         watch: Watch,

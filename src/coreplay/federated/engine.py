@@ -75,13 +75,14 @@ class Engine(Protocol):
         period: int,
         round: int,
         bounds: Mapping[str, float],
+        bases: Mapping[str, int],
         values: Vector,
         broadcast: bytes | None,
         watch: Watch,
     ) -> SecureTotal | None:
-        """Let clients (with the longest contribution that each may send) answer, and learn only the sum.
+        """Let clients answer, and learn only the sum; None if nobody has an answer.
 
-        None if nobody has an answer.
+        `bounds` are the longest contributions that they may send, `bases` the rounds of their last counted answers.
         """
 
     def settle(

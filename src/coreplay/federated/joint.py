@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from coreplay.coordination import Contribution, Receipt, Round, Server
+from coreplay.coordination.messages import NEVER
 from coreplay.federated.engine import SecureTotal, Watch
 
 
@@ -17,7 +18,14 @@ class Carrier(Protocol):
         """Let clients answer a broadcast."""
 
     def contribute_securely(
-        self, period: int, round: int, bounds: Mapping[str, float], values: Any, broadcast: bytes | None, watch: Watch
+        self,
+        period: int,
+        round: int,
+        bounds: Mapping[str, float],
+        bases: Mapping[str, int],
+        values: Any,
+        broadcast: bytes | None,
+        watch: Watch,
     ) -> SecureTotal | None:
         """Let clients answer, and learn only the sum."""
 
@@ -65,7 +73,8 @@ def negotiate(
         if terms.secure:
             bounds = {client: server.bound(client) if server else float(budgets[client]) for client in budgets}
             round = server.round if server else 0
-            found = carrier.contribute_securely(terms.period, round, bounds, values, broadcast, watch)
+            bases = server.counted if server else dict.fromkeys(budgets, NEVER)
+            found = carrier.contribute_securely(terms.period, round, bounds, bases, values, broadcast, watch)
             if found is not None:
                 up, down = found.bytes_up, found.bytes_down
                 server = server or made(len(found.total))
@@ -75,8 +84,8 @@ def negotiate(
                 up += len(data)
                 server = server or made(len(Contribution.from_bytes(data).vector))
                 receipt = server.receive(data)
-                if receipt.refused:
-                    watch({"text": f"contribution refused: {receipt.reason}"})
+                if not receipt.counted:
+                    watch({"text": f"contribution of client {receipt.client!r} does not count: {receipt.reason}"})
         if server is None:
             return None
         broadcast = server.broadcast().to_bytes()

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from coreplay.engines.flower import keeper
 from coreplay.engines.flower.letters import Letter
-from coreplay.engines.flower.node import Node
+from coreplay.engines.flower.node import Node, RefusedError
 from coreplay.errors import InputError
 
 WINDOW = 64  # real clients work each for themselves: ask many at once
@@ -31,7 +31,8 @@ def handle(message: Message, context: Context) -> Message:
         reply = keeper.ask(node, letter) if node.resident else keeper.respond(node, letter)
     except (InputError, EOFError, OSError) as error:
         logging.getLogger(__name__).exception("letter %r got no answer", letter.act)
-        reply = letter.reply("", {"error": f"{type(error).__name__}: {error}"})
+        told = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}; its log says more"
+        reply = letter.reply("", {"error": told})
     return Message(reply.to_record(), reply_to=message)
 
 

@@ -14,9 +14,11 @@ VALID = datetime.timedelta(days=30)
 
 
 def make(folder: Path) -> None:
-    """Make an authority and the server's certificate for loopback, unless they are there."""
+    """Make an authority and the server's certificate for loopback, unless they are there and still good."""
     if (folder / "server.crt").exists():
-        return
+        known = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
+        if known.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1):
+            return
     folder.mkdir(parents=True, exist_ok=True)
     authority = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coreplay on this machine")])

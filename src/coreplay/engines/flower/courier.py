@@ -23,6 +23,7 @@ BEGINNING = 300.0  # seconds at least for a node's first answer: it may still be
 QUERY = "query.coreplay"
 CATEGORIES = {"train": "train", "evaluate": "evaluate"}  # by what a letter asks; all else are queries
 LONGEST_REASON = 300
+TRIES = 3  # times that a node is asked who it is
 
 
 @dataclass(frozen=True)
@@ -69,28 +70,38 @@ class Courier:
         self._stop = stop or Event()
         self.nodes: dict[str, int] = {}
         self._known: set[int] = set()
+        self._failed: dict[int, int] = {}
         self._overdue: dict[str, str] = {}
 
-    def look(self) -> Iterator[Answer]:
-        """Ask nodes that have come since the last look who they are; their answers, named by the client if known."""
+    def look(self) -> Iterator[tuple[int, Answer]]:
+        """Ask nodes that have come since the last look who they are; the nodes and their answers.
+
+        A node that failed is asked again, some times; one that is fit to take part must be accepted.
+        """
         present = set(self._grid.get_node_ids())
         self._known &= present  # with a registered key, a node that comes back has its old number
         self.nodes = {client: node for client, node in self.nodes.items() if node in present}
         self._overdue = {client: number for client, number in self._overdue.items() if client in self.nodes}
-        fresh = sorted(present - self._known)
+        self._failed = {node: count for node, count in self._failed.items() if node in present}
+        fresh = sorted(node for node in present - self._known if self._failed.get(node, 0) < TRIES)
         names = {f"node {node}": node for node in fresh}
         hello = self._hello()
         patience = max(self.timeout, BEGINNING)
         for answer in self._carry(dict.fromkeys(names, hello), names, patience, strict=False):
             node = names[answer.client]
-            self._known.add(node)
-            if answer.letter is None:
-                yield answer
-            else:
-                client = answer.letter.client
-                self.nodes[client] = node  # the newest counts: a node that was killed is listed for a minute more
-                self._overdue.pop(client, None)
-                yield Answer(client, answer.letter)
+            self._failed[node] = self._failed.get(node, 0) + 1
+            yield node, answer if answer.letter is None else Answer(answer.letter.client, answer.letter)
+
+    def accept(self, client: str, node: int) -> bool:
+        """Reach a client at this node from now on; say whether it was reached at another before.
+
+        The newest counts, because a node that was killed is still listed for a minute.
+        """
+        before = self.nodes.get(client, node)
+        self.nodes[client] = node
+        self._known.add(node)
+        self._overdue.pop(client, None)
+        return before != node
 
     def carry(self, letters: Mapping[str, Letter]) -> Iterator[Answer]:
         """Carry letters to clients; one answer each, in the order of the letters."""

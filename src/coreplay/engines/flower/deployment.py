@@ -31,6 +31,7 @@ CONNECTION = "coreplay"
 READY = 60.0  # seconds until a SuperLink must answer
 STOPPING = 10.0  # seconds that a process gets to end by itself
 LOOK, ASK = 0.3, 5.0  # seconds between looks at a run's folder, and between questions to the SuperLink
+UNHEARD = 5  # questions in a row without an answer after which the SuperLink counts as gone
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Way:
 
     connection: str
     home: Path | None
+    clients: int = 1  # SuperNodes that were started with it
 
     @classmethod
     def to(cls, connection: str | None) -> "Way":
@@ -50,7 +52,10 @@ class Way:
             )
         home = Path(connection) / "flwr"
         if home.is_dir():
-            return cls(CONNECTION, home.absolute())
+            about = Path(connection) / "deployment.json"
+            if not about.exists():
+                raise InputError(f"the deployment in {connection!r} is not running: start it with coreplay flower up")
+            return cls(CONNECTION, home.absolute(), int(read_json(about)["clients"]))
         if "/" in connection:
             raise InputError(f"connection {connection!r}: there is no deployment in that folder")
         return cls(connection, None)
@@ -129,10 +134,8 @@ class Deployment:
         try:
             self._configure()
             self._start("superlink", ["flower-superlink", "--port", str(self.port), *self._link_options()])
-            write_json(
-                self.folder / "deployment.json",
-                {"superlink": self._processes["superlink"].pid, "address": self.address},
-            )
+            about = {"superlink": self._processes["superlink"].pid, "address": self.address, "clients": len(self.nodes)}
+            write_json(self.folder / "deployment.json", about)
             self._until_ready()
             for k in range(len(self.nodes)):
                 self.start_node(k)
@@ -141,7 +144,7 @@ class Deployment:
             raise
 
     def _configure(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "clients").mkdir(mode=0o700, parents=True, exist_ok=True)
         lines = [f'[superlink]\ndefault = "{CONNECTION}"\n', f"[superlink.{CONNECTION}]", f'address = "{self.address}"']
         if self.tls:
             certificates.make(self.folder / "tls")
@@ -225,17 +228,23 @@ class Deployment:
             raise EngineError(f"{name} ended with {code}: see {self.log(name)}")
 
     def stop(self) -> None:
-        """Stop all, first kindly; nothing that was started is left."""
+        """Stop all, first kindly; nothing that was started is left, also if ctrl-C comes once more."""
+        try:
+            self._end_kindly()
+        finally:
+            for process in self._processes.values():
+                _signal(process, signal.SIGKILL)
+                process.wait()
+            self._processes = {}
+            (self.folder / "deployment.json").unlink(missing_ok=True)
+
+    def _end_kindly(self) -> None:
         for process in self._processes.values():
             _signal(process, signal.SIGTERM)
         until = time.monotonic() + STOPPING
         for process in self._processes.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, until - time.monotonic()))
-            _signal(process, signal.SIGKILL)
-            process.wait()
-        self._processes = {}
-        (self.folder / "deployment.json").unlink(missing_ok=True)
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
@@ -267,7 +276,9 @@ def submit(config: Config, folder: Path, *, resume: bool = False, observer: Obse
     """
     way = Way.to(config.engine.connection)
     folder = folder.absolute()
-    with tempfile.TemporaryDirectory(prefix="coreplay-app-") as temporary:
+    config = _absolute(config, max(config.engine.clients, way.clients))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         app = Path(temporary) / "app"
         write_app(app)
         wanted, result = Path(temporary) / "run.toml", Path(temporary) / "result.json"
@@ -291,9 +302,22 @@ def submit(config: Config, folder: Path, *, resume: bool = False, observer: Obse
     return Run.load(folder)
 
 
+def _absolute(config: Config, clients: int) -> Config:
+    """Return the configuration for another process: begin with so many clients, and files by their whole paths."""
+    options = dict(config.stream.options)
+    if "path" in options and Path(str(options["path"])).exists():
+        options["path"] = str(Path(str(options["path"])).absolute())
+    changed: dict[str, Any] = {
+        "stream": config.stream.model_copy(update={"options": options}),
+        "engine": config.engine.model_copy(update={"clients": clients}),
+        "baseline": None if config.baseline is None else str(Path(config.baseline).absolute()),
+    }
+    return config.model_copy(update=changed)
+
+
 def _follow(way: Way, number: str, folder: Path, result: Path, observer: Observer | None) -> None:
     """Tell the observer what the run's log says, until the result is there."""
-    log, at, asked = folder / "run.log", 0, time.monotonic()
+    log, unheard, asked = folder / "run.log", 0, time.monotonic()
     at = log.stat().st_size if log.exists() else 0
     while True:
         ended = result.exists()
@@ -310,7 +334,14 @@ def _follow(way: Way, number: str, folder: Path, result: Path, observer: Observe
             return
         if time.monotonic() - asked > ASK:
             asked = time.monotonic()
-            runs = way.ask("ls", way.connection, "--run-id", number)["runs"]
+            try:
+                runs = way.ask("ls", way.connection, "--run-id", number)["runs"]
+                unheard = 0
+            except EngineError:
+                unheard += 1
+                if unheard == UNHEARD:
+                    raise
+                continue
             status = str(runs[0]["status"]) if runs else "unknown"
             if status.startswith("finished") and not result.exists():
                 raise EngineError(f"Flower ended run {number} ({status}) before it began: see the SuperLink's log")

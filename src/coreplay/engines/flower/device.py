@@ -24,10 +24,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from coreplay.data import FederatedStream, load
-from coreplay.engines.flower.dialogue import STEPS, Dialogue, Half
+from coreplay.engines.flower.dialogue import STEPS, Dialogue, Half, forget_before
 from coreplay.engines.flower.letters import Letter
-from coreplay.engines.flower.node import Node
-from coreplay.errors import InputError
+from coreplay.engines.flower.node import Node, RefusedError
 from coreplay.federated.config import Config
 from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.pools import ClientPool, kept_buffer
@@ -69,7 +68,7 @@ class Device:
 
     def __init__(self, node: Node, run: str) -> None:
         if not _NUMBER.fullmatch(run):
-            raise InputError("the run's number is not one")
+            raise RefusedError("the run's number is not one")
         self._node, self._run = node, run
         whose = node.client if node.client is not None else f"partition {node.partition}"
         self._folder = path_for(node.state, whose).with_suffix("") / run
@@ -86,7 +85,7 @@ class Device:
         }
         handlers |= dict.fromkeys(STEPS, self._step)
         if letter.act not in handlers:
-            raise InputError(f"nobody here knows what {letter.act[:40]!r} means: is the server of another version?")
+            raise RefusedError(f"nobody here knows what {letter.act[:40]!r} means: is the server of another version?")
         return handlers[letter.act](letter)
 
     def _hello(self, letter: Letter) -> Letter:
@@ -94,7 +93,7 @@ class Device:
         files = {}
         for option, text in letter.facts["files"].items():
             if not _OPTION.fullmatch(option):
-                raise InputError("a file of the task has no name of an option")
+                raise RefusedError("a file of the task has no name of an option")
             files[option] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
             if not self._shared(files[option]).exists():
                 write_text(self._shared(files[option]), text)
@@ -110,7 +109,7 @@ class Device:
     def _things(self) -> Things:
         place = self._folder / "config.json"
         if not place.exists():
-            raise InputError("this client has not heard of the run: its state was lost, or the hello never came")
+            raise RefusedError("this client has not heard of the run: its state was lost, or the hello never came")
         known = read_json(place)
         files = tuple((option, str(self._shared(digest))) for option, digest in known["files"].items())
         return _things(json.dumps(known["config"]), files, self._node.data)
@@ -124,11 +123,11 @@ class Device:
         clients = self._things.stream.clients
         if self._node.client is not None:
             if self._node.client not in clients:
-                raise InputError(f"client-id {self._node.client[:40]!r} is not in this node's data")
+                raise RefusedError(f"client-id {self._node.client[:40]!r} is not in this node's data")
             return self._node.client
         assert self._node.partition is not None, "checked when the node config was read"
         if self._node.partition >= len(clients):
-            raise InputError(f"partition-id {self._node.partition}: the stream has {len(clients)} clients")
+            raise RefusedError(f"partition-id {self._node.partition}: the stream has {len(clients)} clients")
         return clients[self._node.partition]
 
     @property
@@ -157,7 +156,7 @@ class Device:
         return letter.reply(self._client, facts)
 
     def _choose(self, letter: Letter) -> Letter:
-        values = letter.vector
+        values = self._remembered(letter)
         with Store.open(self._folder / "buffers.sqlite") as store:
             buffer = self._site(store, letter.period).choose_alone(self._client, letter.period, values)
             return self._keep(letter, store, buffer)
@@ -187,9 +186,7 @@ class Device:
 
     def _keep(self, letter: Letter, store: Store, buffer: Buffer) -> Letter:
         store.replace(buffer)
-        for place in self._folder.iterdir():  # the dialogues of earlier periods; this one's may be asked for again
-            if place.is_dir() and place.name.isdigit() and int(place.name) < letter.period:
-                shutil.rmtree(place, ignore_errors=True)
+        forget_before(self._folder, letter.period)
         return letter.reply(self._client, {"kept": len(buffer.items)})
 
     def _remembered(self, letter: Letter) -> Vector:
@@ -208,4 +205,4 @@ class Device:
         try:
             return load_file(place)["values"]
         except (OSError, SafetensorError, KeyError):
-            raise InputError(f"this client does not have the model of period {letter.period} any more") from None
+            raise RefusedError(f"this client does not have the model of period {letter.period} any more") from None

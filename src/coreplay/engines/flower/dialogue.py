@@ -5,6 +5,7 @@ secure sum is written down before it is sent.
 """
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from coreplay.coordination.messages import NEVER
 from coreplay.coordination.secure import SecureClient
 from coreplay.coordination.secure.messages import Inbox, Request, Roster
 from coreplay.engines.flower.letters import Letter
-from coreplay.errors import InputError
+from coreplay.engines.flower.node import RefusedError
 from coreplay.files import replacing
 
 Ints = NDArray[np.int64]
@@ -38,9 +39,11 @@ class Dialogue:
 
     def contribute(self, letter: Letter, make: Half) -> Letter:
         """Answer a broadcast; under a secure sum, with keys alone: the contribution stays here until it is masked."""
-        if not letter.data:  # a coordination begins, perhaps once more after a resume: what was said before is void
-            for old in self._folder.glob("*.bin"):
-                old.unlink()
+        talk = str(letter.facts.get("talk", "")).encode()
+        if not letter.data or self._read("talk") != talk:  # it begins, perhaps anew after a resume: the past is void
+            self._forget("*.bin")
+            self._write("talk", talk)
+        self._forget_secrets(letter.round)
         broadcast = Broadcast.from_bytes(letter.data) if letter.data else None
         half = make(self._read("state.bin"))
         found = half.step(broadcast) if broadcast is not None else half.begin() if half.takes_part else None
@@ -62,15 +65,16 @@ class Dialogue:
 
     def step(self, letter: Letter) -> Letter:
         """Take one step of a secure sum; another letter for a step that was taken is refused."""
+        self._same_talk(letter)
         asked = hashlib.sha256(letter.data).digest()
         kept = self._read(f"secure-{letter.round}.bin")
         if kept is None:
-            raise InputError(f"this client is not in the secure sum of round {letter.round}")
+            raise RefusedError(f"this client is not in the secure sum of round {letter.round}")
         half = SecureClient.from_state(kept)
         given = self._read(f"{letter.act}-{letter.round}.bin")
         if given is not None:
             if given[: len(asked)] != asked:
-                raise InputError(f"this client has answered another {letter.act!r} of this sum already")
+                raise RefusedError(f"this client has answered another {letter.act!r} of this sum already")
             return letter.reply(half.name, data=given[len(asked) :])
         answer = self._act(letter, half)
         self._write(f"secure-{letter.round}.bin", half.state())  # better no answer than two
@@ -84,14 +88,30 @@ class Dialogue:
             return half.reveal(Request.from_bytes(letter.data)).to_bytes()
         found = self._read(f"contribution-{letter.round}.bin")
         if found is None:
-            raise InputError("this client has lost its contribution")
+            raise RefusedError("this client has lost its contribution")
         return half.mask(Contribution.from_bytes(found).vector, Inbox.from_bytes(letter.data)).to_bytes()
 
     def settle(self, letter: Letter, make: Half) -> Ints:
         """Return what to keep after the last broadcast; without one, what the client chooses alone."""
+        self._forget_secrets()
         if not letter.data:
             return make(None).finish()
+        self._same_talk(letter)
         return make(self._read("state.bin")).finish(Broadcast.from_bytes(letter.data))
+
+    def _same_talk(self, letter: Letter) -> None:
+        if self._read("talk") != str(letter.facts.get("talk", "")).encode():
+            raise RefusedError("this client has not been part of this coordination")
+
+    def _forget_secrets(self, round: int = -1) -> None:
+        """Remove what was needed for the secure sums of other rounds."""
+        for kind in ("secure", "contribution", *STEPS):
+            self._forget(f"{kind}-*.bin", besides=f"{kind}-{round}.bin")
+
+    def _forget(self, pattern: str, besides: str = "") -> None:
+        for old in self._folder.glob(pattern):
+            if old.name != besides:
+                old.unlink()
 
     def _read(self, name: str) -> bytes | None:
         place = self._folder / name
@@ -101,3 +121,10 @@ class Dialogue:
         with replacing(self._folder / name) as temporary:
             temporary.chmod(0o600)
             temporary.write_bytes(data)
+
+
+def forget_before(folder: Path, period: int) -> None:
+    """Remove the dialogues of earlier periods; this one's may be asked for again."""
+    for place in folder.iterdir():
+        if place.is_dir() and place.name.isdigit() and int(place.name) < period:
+            shutil.rmtree(place, ignore_errors=True)

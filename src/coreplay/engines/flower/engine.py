@@ -4,6 +4,7 @@ The server knows of each client its name, how many samples it has in each period
 sums in the order of the local engine, so that both give the same result.
 """
 
+import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -105,6 +106,9 @@ class FlowerEngine(Rounds):
 
     def wait(self, wanted: int, watch: Watch) -> None:
         """Wait until so many clients are there; `watch` is told of those who can't take part."""
+        wanted = max(
+            wanted, math.ceil(self.quorum * len(self.roll.clients))
+        )  # when going on, as many as the rounds need
         patience = max(self.config.engine.timeout, BEGINNING)
         until = time.monotonic() + patience
         while True:
@@ -127,7 +131,9 @@ class FlowerEngine(Rounds):
         facts, client = answer.letter.facts, answer.client
         train: Any = facts.get("train")
         test: Any = facts.get("test")
-        if not (is_whole(train) and is_whole(test) and is_whole([facts.get("kept")]) and len(train) == len(test)):
+        if not train or not (
+            is_whole(train) and is_whole(test) and is_whole([facts.get("kept")]) and len(train) == len(test)
+        ):
             return "its counts of samples are no whole numbers"
         if self.roll.train and len(train) != self.roll.periods:
             return f"its data has {len(train)} periods, the others have {self.roll.periods}"
@@ -145,7 +151,7 @@ class FlowerEngine(Rounds):
     def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
         """Let clients train; sum in the order of the groups."""
         self._stamp = (period, round)
-        self._until = period
+        self._until = period - 1
         self.look(watch)
         counts = {client: self.roll.train[client][period] + self._sizes.get(client, 0) for client in clients}
         groups = deal(counts, self.config.engine.groups)
@@ -155,7 +161,7 @@ class FlowerEngine(Rounds):
         latest, samples, loss = -1, 0, Tally()
         missing: dict[str, str] = {}
         for client, answer in self._carry(dict.fromkeys(group_of, letter), watch, missing):
-            problem = _check_trained(answer, values)
+            problem = _check_trained(answer, values, counts[client])
             if problem:
                 self._refuse(client, problem, watch, missing)
                 continue
@@ -169,7 +175,7 @@ class FlowerEngine(Rounds):
             loss += Tally(answer.facts["total"], answer.facts["weight"])
         if latest >= 0:
             change += total.numpy()
-        self._enough(len(group_of), missing, f"training, period {period}, round {round}")
+        self.check_quorum(len(group_of), missing, f"training, period {period}, round {round}")
         return Update(change, samples, loss, missing)
 
     def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
@@ -186,7 +192,7 @@ class FlowerEngine(Rounds):
                 self._refuse(client, "sent figures that are no finite numbers", watch, missing)
                 continue
             sums = [one + Tally(total, weight) for one, total, weight in zip(sums, totals, weights, strict=True)]
-        self._enough(len(asked), missing, "evaluation")
+        self.check_quorum(len(asked), missing, "evaluation")
         return sums
 
     def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
@@ -195,15 +201,15 @@ class FlowerEngine(Rounds):
         self._kept(period, dict.fromkeys(clients, letter), watch)
 
 
-def _check_trained(answer: Letter, values: Vector) -> str:
+def _check_trained(answer: Letter, values: Vector, most: int) -> str:
     """Return what is wrong with a trained model; empty if nothing is."""
     change, facts = answer.model, answer.facts
     if not isinstance(change, np.ndarray) or change.shape != values.shape or change.dtype != values.dtype:
         return f"sent a change of another shape than the model's {values.shape}"
     if not np.isfinite(np.dot(change, change)):
         return "sent a change with NaN or infinity"
-    if not is_whole([facts.get("samples")]) or facts["samples"] < 1:
-        return "did not say how many samples it has"
+    if not is_whole([facts.get("samples")]) or not 1 <= facts["samples"] <= most:
+        return f"did not say how many samples it has: from 1 to {most}"
     if not is_finite([facts.get("total"), facts.get("weight")], 2):
         return "sent a loss that is no finite number"
     return ""

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from coreplay.engines.flower.letters import Letter
-from coreplay.engines.flower.node import Node
+from coreplay.engines.flower.node import Node, RefusedError
 from coreplay.errors import InputError
 
 IDLE = 600.0  # seconds without a letter after which a keeper ends
@@ -37,10 +37,10 @@ def ask(node: Node, letter: Letter) -> Letter:
     place = _place(node, owner)
     link = _connect(place)
     if link is None:
-        node.state.mkdir(parents=True, exist_ok=True)
+        node.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(node).items()}
         with (node.state / "keeper.log").open("ab") as log:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "coreplay.engines.flower.keeper", str(place), str(owner), json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -48,8 +48,8 @@ def ask(node: Node, letter: Letter) -> Letter:
             )
         until = time.monotonic() + STARTING
         while link is None:
-            if time.monotonic() > until:
-                raise InputError(f"the keeper of this node did not come up: see {node.state / 'keeper.log'}")
+            if process.poll() is not None or time.monotonic() > until:
+                raise RefusedError("its keeper did not come up: keeper.log in the node's state folder says more")
             time.sleep(0.05)
             link = _connect(place)
     with link:
@@ -69,10 +69,10 @@ def respond(node: Node, letter: Letter) -> Letter:
         torch.set_num_threads(node.threads)
         with threadpool_limits(node.threads):
             return Device(node, letter.run).answer(letter)
-    except InputError as error:
+    except RefusedError as error:
         logging.getLogger(__name__).exception("letter %r was refused", letter.act)
         return letter.reply("", {"error": str(error)})
-    except Exception as error:
+    except Exception as error:  # its text may quote the client's data
         logging.getLogger(__name__).exception("letter %r failed", letter.act)
         return letter.reply("", {"error": f"{type(error).__name__}; the log of its node says more"})
 
@@ -91,12 +91,20 @@ def serve(place: Path, owner: int, node: Node) -> None:
                     link, _ = listener.accept()
                 except TimeoutError:
                     continue
-                with link, suppress(OSError, EOFError):  # whoever asked may be gone
+                with link, suppress(OSError, EOFError, InputError):  # whoever asked may be gone, or no node
                     link.settimeout(None)
-                    _send(link, respond(node, Letter.from_bytes(_receive(link))).to_bytes())
+                    _send(link, _packed(node, Letter.from_bytes(_receive(link))))
                 latest = time.monotonic()
         finally:
             place.unlink(missing_ok=True)
+
+
+def _packed(node: Node, letter: Letter) -> bytes:
+    reply = respond(node, letter)
+    try:
+        return reply.to_bytes()
+    except ValueError:  # JSON has no NaN
+        return letter.reply("", {"error": "its figures are NaN or infinite"}).to_bytes()
 
 
 def _place(node: Node, owner: int) -> Path:
@@ -105,7 +113,7 @@ def _place(node: Node, owner: int) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
     if about.st_uid != os.getuid() or about.st_mode & 0o077 or folder.is_symlink():
-        raise InputError(f"{str(folder)!r} is open to others: remove it")
+        raise RefusedError(f"{str(folder)!r} is open to others: remove it")
     name = f"{node.state.absolute()}\0{node.client}\0{node.partition}\0{owner}"
     return folder / hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
 
@@ -156,5 +164,6 @@ def _alive(process: int) -> bool:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # buffers and secrets are this user's alone
     given = json.loads(sys.argv[3])
     serve(Path(sys.argv[1]), int(sys.argv[2]), Node(**given | {"state": Path(given["state"])}))

@@ -116,9 +116,9 @@ class Letter:
 def _vector(record: RecordDict) -> NDArray[Any]:
     arrays = record.array_records.get(_VECTOR)
     found = None if arrays is None else arrays.get(_VECTOR)
-    if found is None or found.dtype not in _KEPT or len(found.shape) != 1:
+    if found is None or found.dtype not in _KEPT or len(found.shape) != 1 or len(found.data) < 4 * found.shape[0]:
         raise InputError("its array is no flat vector of floats")
     try:
         return found.numpy()  # reads numpy's own format, with pickle refused
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, TypeError, MemoryError, OverflowError) as error:
         raise InputError(f"its array can't be read: {error}") from None

@@ -10,6 +10,10 @@ from coreplay.errors import InputError
 STATE = "COREPLAY_STATE"
 
 
+class RefusedError(InputError):
+    """Why a node can't do what a letter asks, in words that the server may read: never anything of its data."""
+
+
 @dataclass(frozen=True)
 class Node:
     """What a node was started with: where it keeps its state, whose data it has, and how many threads it may use.
@@ -31,12 +35,12 @@ class Node:
         """Read Flower's node config; what is missing there may be in the environment."""
         state = config.get("state") or os.environ.get(STATE)
         if not state:
-            raise InputError(
+            raise RefusedError(
                 f"this node has no folder for its buffers: give it one with --node-config state=… or {STATE}"
             )
         client, partition = config.get("client-id"), config.get("partition-id")
         if client is None and partition is None:
-            raise InputError(
+            raise RefusedError(
                 "this node does not know whose data it has: name the client with --node-config client-id=…"
             )
         data = config.get("data")

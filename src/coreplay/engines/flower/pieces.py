@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from coreplay.coordination import Client
 from coreplay.coordination.matrix import Rows
 from coreplay.engines.flower.courier import Answer, Courier
-from coreplay.engines.flower.dialogue import STEPS, Dialogue
+from coreplay.engines.flower.dialogue import STEPS, Dialogue, forget_before
 from coreplay.engines.flower.letters import Letter
-from coreplay.engines.flower.node import Node
+from coreplay.engines.flower.node import Node, RefusedError
 from coreplay.engines.flower.rounds import Rounds, is_whole
-from coreplay.errors import InputError
 from coreplay.federated.joint import Terms, Told, negotiate
 from coreplay.files import replacing
 from coreplay.gradients import gradient_matrix
@@ -90,14 +89,15 @@ class Memory:
             reply = self._answer(letter, model, per_sample_loss, data)
         except Exception as error:  # told in the answer, without a traceback or any data
             logging.getLogger(__name__).exception("letter %r failed", letter.act)
-            expected = isinstance(error, InputError)
-            reply = letter.reply("", {"error": str(error) if expected else type(error).__name__})
+            told = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}; its log says more"
+            reply = letter.reply("", {"error": told})
         return Message(reply.to_record(), reply_to=message)
 
     def _answer(self, letter: Letter, model: nn.Module, per_sample_loss: PerSampleLoss, data: Data) -> Letter:
         if letter.act == "hello":
             with self._store() as store:
-                kept = len(store.load(self.client, at=letter.period - 1).items)
+                store.rewind(letter.period - 1)  # what an earlier run of the app kept later is not of this one
+                kept = len(store.load(self.client).items)
             return letter.reply(self.client, {"budget": self.budget, "pool": _length(data) + kept, "kept": kept})
         folder = self._folder / str(letter.period)
         if letter.act in STEPS:
@@ -115,7 +115,7 @@ class Memory:
                 with replacing(place) as temporary:
                     save_file({"rows": rows, "mark": np.frombuffer(bytes.fromhex(mark), np.uint8)}, temporary)
         if not place.exists():
-            raise InputError(f"this client does not have the gradients of period {letter.period} any more")
+            raise RefusedError(f"this client does not have the gradients of period {letter.period} any more")
         gradients = Rows.of_unit(load_file(place)["rows"])
 
         def half(before: bytes | None) -> Client:
@@ -138,6 +138,7 @@ class Memory:
                 payload = encode({name: values[k].numpy() for name, values in pool.items()})
                 items.append(Item(hashlib.sha256(payload).hexdigest()[:32], periods[k], payload))
             store.replace(Buffer(self.client, letter.period, before.seen + new, tuple(items)))
+        forget_before(self._folder, letter.period)
         return letter.reply(self.client, {"kept": len(items)})
 
     def _store(self) -> Store:
@@ -198,8 +199,9 @@ def choose_jointly(
             choice.problems.append(facts["text"])
             logging.getLogger("flwr").warning(facts["text"])
 
-    phase.look(watch)
-    clients: Sequence[str] = sorted(phase.pools)
+    failed = phase.look(watch)
+    phase.check_quorum(len(phase.pools) + len(failed), failed, f"hello, period {period}")
+    clients: Sequence[str] = sorted(client for client, size in phase.pools.items() if size)
     budgets = {c: phase.budgets[c] for c in clients if phase.pools[c] > max(phase.budgets[c], 1)}
     terms = Terms(run, period, rounds, secure=secure)
     broadcast = negotiate(phase, terms, budgets, arrays, watch, choice.rounds.append)

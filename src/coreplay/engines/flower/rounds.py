@@ -4,12 +4,14 @@
 """
 
 import math
+import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coreplay.coordination import Broadcast, Contribution
+from coreplay.coordination import Broadcast, Contribution, wire
 from coreplay.coordination.messages import NEVER
-from coreplay.coordination.secure import SecureServer, ThresholdError
+from coreplay.coordination.secure import SecureServer
 from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
 from coreplay.engines.flower.courier import Answer, Courier
 from coreplay.engines.flower.letters import Letter, Model
@@ -40,19 +42,32 @@ class Rounds:
         self.courier, self.number, self.name, self.quorum = courier, number, name, quorum
         self._sizes: dict[str, int] = {}
         self._informed: set[str] = set()  # who has this period's model, and has made its gradients
+        self._talk = ""  # tells one coordination from another, also of the same period after a resume
 
     def enter(self, answer: Answer) -> str:
         """Take in what a client said hello with; return what is wrong with it."""
         raise NotImplementedError
 
-    def look(self, watch: Watch) -> None:
-        """Get to know clients that have come, or have come back; `watch` is told of those who can't take part."""
-        for answer in self.courier.look():
-            problem = answer.problem or self.enter(answer)
+    def look(self, watch: Watch) -> dict[str, str]:
+        """Get to know clients that have come, or have come back; return those who can't take part, and why."""
+        failed = {}
+        for node, answer in self.courier.look():
+            problem = answer.problem or self._named_badly(answer.client) or self.enter(answer)
             if problem:
-                self.courier.nodes.pop(answer.client, None)
-                watch({"text": f"client {answer.client!r} can't take part: {problem}"})
+                failed[answer.client[:40]] = problem
+                watch({"text": f"client {answer.client[:40]!r} can't take part: {problem}"})
+                continue
+            if self.courier.accept(answer.client, node):
+                watch({"text": f"client {answer.client!r} is reached at another node now"})
             self._informed.discard(answer.client)
+        return failed
+
+    def _named_badly(self, client: str) -> str:
+        try:
+            wire.name(client, "client")
+        except InputError as error:
+            return str(error)
+        return ""
 
     def sizes(self) -> dict[str, int]:
         """Return how many samples each client's buffer holds."""
@@ -66,13 +81,14 @@ class Rounds:
         for _, answer in self._asked(period, clients, model, broadcast, False, watch, missing):
             if answer.data:
                 yield answer.data
-        self._enough(len(clients), missing, f"coordination, period {period}")
+        self.check_quorum(len(clients), missing, f"coordination, period {period}")
 
     def contribute_securely(
         self,
         period: int,
         round: int,
         bounds: Mapping[str, float],
+        bases: Mapping[str, int],
         model: Model,
         broadcast: bytes | None,
         watch: Watch,
@@ -81,13 +97,18 @@ class Rounds:
         missing: dict[str, str] = {}
         keys: dict[str, Letter] = {}
         for client, answer in self._asked(period, list(bounds), model, broadcast, True, watch, missing):
-            if answer.data and (round == 0 or answer.facts.get("basis") != NEVER):
+            if answer.data and answer.facts["basis"] != bases[client]:
+                self._refuse(client, "sent the difference from an answer that was not counted", watch, missing)
+            elif answer.data and (round == 0 or answer.facts["basis"] != NEVER):
                 keys[client] = answer
-        self._enough(len(bounds), missing, f"coordination, period {period}")
-        if len(keys) < 2:  # a sum of one hides nothing
+        lengths = Counter(answer.facts["dimension"] for answer in keys.values())
+        dimension = max(lengths, key=lambda length: lengths[length], default=0)
+        able = {client: answer for client, answer in keys.items() if answer.facts["dimension"] == dimension}
+        for client in sorted(keys.keys() - able.keys()):
+            self._refuse(client, f"has a contribution of another length than {dimension}", watch, missing)
+        self.check_quorum(len(bounds), missing, f"coordination, period {period}")
+        if len(able) < 2:  # a sum of one hides nothing
             return None
-        dimension = int(next(iter(keys.values())).facts["dimension"])
-        able = {client: answer for client, answer in keys.items() if answer.facts.get("dimension") == dimension}
         stamp: dict[str, Any] = {"run": self.name, "period": period, "round": round}
         server = SecureServer({client: bounds[client] for client in able}, dimension, **stamp)
         up = down = 0
@@ -107,7 +128,8 @@ class Rounds:
         def stage(act: str, texts: Mapping[str, bytes]) -> dict[str, Letter]:
             nonlocal down
             down += sum(map(len, texts.values()))
-            letters = {client: Letter(act, self.number, period, round, data=text) for client, text in texts.items()}
+            facts = {"talk": self._talk}
+            letters = {c: Letter(act, self.number, period, round, facts, data=text) for c, text in texts.items()}
             return dict(self._carry(letters, watch, missing))
 
         try:
@@ -118,7 +140,7 @@ class Rounds:
             request = server.request()
             receive(Reveal, stage("reveal", dict.fromkeys(request.survivors, request.to_bytes())))
             total = server.total()
-        except ThresholdError as error:
+        except InputError as error:  # too few are left, or shares that do not fit together
             raise QuorumError(f"secure sum of period {period}, round {round}: {error}; {_named(missing)}") from None
         bases = {client: int(able[client].facts["basis"]) for client in server.survivors}
         return SecureTotal(bases, total, up, down)
@@ -129,10 +151,10 @@ class Rounds:
         for client in clients:
             informed = client in self._informed
             given = None if informed else model
-            letters[client] = Letter(
-                "settle", self.number, period, 0, model=given, data=(broadcast or b"") if informed else b""
-            )
+            told = (broadcast or b"") if informed else b""
+            letters[client] = Letter("settle", self.number, period, 0, {"talk": self._talk}, given, told)
         self._kept(period, letters, watch)
+        self._informed = set()
 
     def _asked(
         self,
@@ -147,12 +169,12 @@ class Rounds:
         """Ask for contributions; the model goes to those who do not have it yet."""
         self.look(watch)
         if broadcast is None:
-            self._informed = set()
+            self._informed, self._talk = set(), uuid.uuid4().hex
         round = 0 if broadcast is None else Broadcast.from_bytes(broadcast).round + 1
         letters = {}
         for client in clients:
             given = None if client in self._informed else model
-            facts = {"secure": secure}
+            facts = {"secure": secure, "talk": self._talk}
             letters[client] = Letter("contribute", self.number, period, round, facts, given, broadcast or b"")
         for client, answer in self._carry(letters, watch, missing):
             problem = _check_keys(answer) if secure else _check_contribution(answer, client)
@@ -170,7 +192,7 @@ class Rounds:
                 self._refuse(client, "did not say how much it keeps", watch, missing)
                 continue
             self._sizes[client] = answer.facts["kept"]
-        self._enough(len(letters), missing, f"selection, period {period}")
+        self.check_quorum(len(letters), missing, f"selection, period {period}")
 
     def _carry(
         self, letters: Mapping[str, Letter], watch: Watch, missing: dict[str, str]
@@ -186,7 +208,8 @@ class Rounds:
         missing[client] = problem
         watch({"text": f"client {client!r} {problem}"})
 
-    def _enough(self, asked: int, missing: Mapping[str, str], what: str) -> None:
+    def check_quorum(self, asked: int, missing: Mapping[str, str], what: str) -> None:
+        """Raise a `QuorumError` if too many of those who were asked are missing."""
         wanted = max(1, math.ceil(self.quorum * asked)) if asked else 0
         if asked - len(missing) < wanted:
             raise QuorumError(
@@ -200,10 +223,10 @@ def _named(missing: Mapping[str, str]) -> str:
 
 
 def _check_keys(answer: Letter) -> str:
-    facts = answer.facts
-    if is_whole([facts.get("dimension")]) and type(facts.get("basis")) is int and facts["basis"] >= NEVER:
+    length, basis = answer.facts.get("dimension"), answer.facts.get("basis")
+    if type(length) is int and 0 < length < 2**31 and type(basis) is int and basis >= NEVER:
         return ""
-    return "did not say what its contribution is the difference from"
+    return "did not say what its contribution is the difference from, and how long it is"
 
 
 def _check_contribution(answer: Letter, client: str) -> str:
@@ -224,5 +247,5 @@ def is_finite(values: Any, length: int) -> bool:
     return (
         isinstance(values, list)
         and len(values) == length
-        and all(type(value) in (int, float) and math.isfinite(value) for value in values)
+        and all(type(value) in (int, float) and -1e300 < value < 1e300 for value in values)
     )
