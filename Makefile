@@ -10,7 +10,8 @@ demo: $(VENV)/.installed
 	$(BIN)/coreplay demo
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 -m 'not flower'
+	$(BIN)/pytest -m flower tests/engines/flower
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

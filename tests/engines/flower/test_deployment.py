@@ -17,7 +17,7 @@ from coreplay.errors import InputError
 from coreplay.federated import Run
 from tests.engines.flower.common import client_stores, command, digits, kept, lines, metrics
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower")]
+pytestmark = pytest.mark.flower
 
 
 @pytest.fixture(scope="module")
