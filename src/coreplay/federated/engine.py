@@ -53,7 +53,31 @@ class Census(Protocol):
 Watch = Callable[[Any], None]  # told of each finished client
 
 
-class Engine(Protocol):
+class Carrier(Protocol):
+    """What the rounds of a coordination need: somebody who brings broadcasts to clients, and contributions back."""
+
+    def contribute(
+        self, period: int, clients: Sequence[str], values: Any, broadcast: bytes | None, watch: Watch
+    ) -> Iterator[bytes]:
+        """Let clients answer a broadcast (None: the first round); their contributions as they come."""
+
+    def contribute_securely(
+        self,
+        period: int,
+        round: int,
+        bounds: Mapping[str, float],
+        bases: Mapping[str, int],
+        values: Any,
+        broadcast: bytes | None,
+        watch: Watch,
+    ) -> SecureTotal | None:
+        """Let clients answer, and learn only the sum; None if nobody has an answer.
+
+        `bounds` are the longest contributions that they may send, `bases` the rounds of their last counted answers.
+        """
+
+
+class Engine(Carrier, Protocol):
     """Where a run runs. Calls return when enough clients have answered; the engine decides what is enough."""
 
     def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
@@ -64,26 +88,6 @@ class Engine(Protocol):
 
     def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
         """Let each client choose alone, and keep its new buffer."""
-
-    def contribute(
-        self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch
-    ) -> Iterator[bytes]:
-        """Let clients answer a broadcast (None: the first round); their contributions as they come."""
-
-    def contribute_securely(
-        self,
-        period: int,
-        round: int,
-        bounds: Mapping[str, float],
-        bases: Mapping[str, int],
-        values: Vector,
-        broadcast: bytes | None,
-        watch: Watch,
-    ) -> SecureTotal | None:
-        """Let clients answer, and learn only the sum; None if nobody has an answer.
-
-        `bounds` are the longest contributions that they may send, `bases` the rounds of their last counted answers.
-        """
 
     def settle(
         self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch

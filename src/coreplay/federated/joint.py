@@ -1,33 +1,12 @@
 """The server's loop of a coordination: contributions in, one broadcast out, for some rounds; an engine carries them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from coreplay.coordination import Contribution, Receipt, Round, Server
 from coreplay.coordination.messages import NEVER
-from coreplay.federated.engine import SecureTotal, Watch
-
-
-class Carrier(Protocol):
-    """What the loop needs of an engine."""
-
-    def contribute(
-        self, period: int, clients: Sequence[str], values: Any, broadcast: bytes | None, watch: Watch
-    ) -> Iterator[bytes]:
-        """Let clients answer a broadcast."""
-
-    def contribute_securely(
-        self,
-        period: int,
-        round: int,
-        bounds: Mapping[str, float],
-        bases: Mapping[str, int],
-        values: Any,
-        broadcast: bytes | None,
-        watch: Watch,
-    ) -> SecureTotal | None:
-        """Let clients answer, and learn only the sum."""
+from coreplay.federated.engine import Carrier, Watch
 
 
 @dataclass(frozen=True)
