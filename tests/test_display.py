@@ -8,7 +8,7 @@ from coreplay.display import Status, duration, following
 from coreplay.federated import Event
 
 EVENTS = [
-    Event("begin", 0, 0, {"periods": 2, "rounds": 2, "strategy": "none"}),
+    Event("begin", 0, 0, {"rounds": [2, 2], "strategy": "none"}),
     Event("client", 0, 0, {"done": 1, "of": 4, "clients": 1, "client": "ann"}),
     Event("warning", 0, 0, {"text": "client 'bo' failed and is tried again: no memory", "done": 1, "of": 4}),
     Event("round", 0, 0, {"loss": 5.5, "clients": 4}),
@@ -62,7 +62,7 @@ def test_live_display_on_a_terminal(monkeypatch):
 def test_time_left_is_at_the_pace_of_this_session():
     now = [0.0]
     status = Status(clock=lambda: now[0])
-    status.take(Event("begin", 1, 1, {"periods": 3, "rounds": 4}))  # 5 of 12 rounds were done before
+    status.take(Event("begin", 1, 1, {"rounds": [4, 4, 4]}))  # 5 of 12 rounds were done before
     assert status.left() is None
     now[0] = 10.0
     status.take(Event("round", 1, 1, {"loss": 2.0}))

@@ -48,8 +48,7 @@ class Status:
 
     title: str = ""
     clock: Callable[[], float] = time.monotonic
-    periods: int = 0
-    rounds: int = 0
+    rounds: list[int] = field(default_factory=list)  # of each period
     period: int = 0
     round: int = 0
     clients: str = ""
@@ -62,15 +61,15 @@ class Status:
         """Bring the status up to date."""
         facts = event.facts
         self.period, self.round, self.clients = event.period, event.round, ""
-        self.steps = event.period * self.rounds + event.round
         if event.kind == "begin":
-            self.periods, self.rounds = facts["periods"], facts["rounds"]
-            self.first = self.steps = event.period * self.rounds + event.round
-            self.began = self.clock()
+            self.rounds, self.began = facts["rounds"], self.clock()
+        self.steps = sum(self.rounds[: event.period]) + event.round
+        if event.kind == "begin":
+            self.first = self.steps
         elif event.kind == "client" and facts["of"]:
             done = min(facts["done"], facts["of"])
             self.clients = f"client {done}/{facts['of']}"
-            self.steps += done / facts["of"] if event.round < self.rounds else 0
+            self.steps += done / facts["of"] if event.round < self._rounds else 0
         elif event.kind == "round":
             self.figures["loss"] = facts["loss"]
             self.steps += 1
@@ -80,7 +79,17 @@ class Status:
     @property
     def total(self) -> int:
         """All rounds of the run."""
-        return self.periods * self.rounds
+        return sum(self.rounds)
+
+    @property
+    def periods(self) -> int:
+        """All periods of the run."""
+        return len(self.rounds)
+
+    @property
+    def _rounds(self) -> int:
+        """The rounds of the present period."""
+        return self.rounds[self.period] if self.period < self.periods else 0
 
     def left(self) -> float | None:
         """Return the seconds that the rest takes at the pace so far; None before there is a pace."""
@@ -94,13 +103,15 @@ class Status:
 
         >>> from coreplay.federated.events import Event
         >>> status = Status()
-        >>> status.take(Event("begin", 0, 0, {"periods": 2, "rounds": 4}))
+        >>> status.take(Event("begin", 0, 0, {"rounds": [4, 4]}))
         >>> status.take(Event("client", 0, 1, {"done": 3, "of": 6}))
         >>> status.line()
         'period 1/2, round 2/4, client 3/6'
         """
         parts = [f"period {min(self.period + 1, self.periods)}/{self.periods}"]
-        parts.append(f"round {self.round + 1}/{self.rounds}" if self.round < self.rounds else "measuring and choosing")
+        parts.append(
+            f"round {self.round + 1}/{self._rounds}" if self.round < self._rounds else "measuring and choosing"
+        )
         parts += [self.clients] if self.clients else []
         return ", ".join(parts + [f"{name} {value:.4g}" for name, value in self.figures.items()])
 

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import secrets
+import shutil
+import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +39,12 @@ def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def copy(source: Path | str, target: Path | str) -> None:
+    """Copy a file in one step."""
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)
 
 
 def disk_full(error: BaseException) -> bool:
@@ -84,6 +92,16 @@ def read_json(path: Path | str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{str(path)!r} can't be read as JSON: {error}") from None
+
+
+def read_toml(path: Path | str, what: str) -> dict[str, Any]:
+    """Read a TOML file, or say why `what` can't be read."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{what} {str(path)!r} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{what} {str(path)!r} is not valid TOML: {error}") from None
 
 
 def read_arrays(path: Path | str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def run(
     if summary is not None:
         typer.echo(f"the run in {folder} is finished already; this is its summary", err=True)
     else:
-        with _stoppable(folder, f"coreplay run --resume {folder}"), following("") as observer:
+        with stoppable(folder, f"coreplay run --resume {folder}"), following("") as observer:
             summary = carry_out(config, folder, resume=resume, observer=observer).summary
     if as_json:
         typer.echo(json.dumps({"folder": str(folder)} | summary))
@@ -144,7 +144,7 @@ def _cell(column: str, value: float | None) -> str:
 
 
 @contextmanager
-def _stoppable(folder: Path, again: str) -> Iterator[None]:
+def stoppable(folder: Path, again: str) -> Iterator[None]:
     """Say how to go on when a run stops on the way: by ctrl-C, a failing client or a full disk."""
     from coreplay.federated import EngineError
     from coreplay.files import disk_full
@@ -209,7 +209,7 @@ def demo(
     from coreplay.experiments.comparison import DEMO, compare
     from coreplay.report.comparison import markdown, write
 
-    with _stoppable(output, f"coreplay demo -o {output}"):
+    with stoppable(output, f"coreplay demo -o {output}"):
         watch = partial(following, rounds=False)
         result = compare(DEMO, output / "runs", watch=watch, say=lambda text: print(text, file=sys.stderr))
     paths = write(result, output)

@@ -14,14 +14,14 @@ def config(*trackers):
 
 
 def first(watch):
-    watch(Event("begin", 0, 0, {"periods": 2, "rounds": 3, "strategy": "none"}))
+    watch(Event("begin", 0, 0, {"rounds": [3, 3], "strategy": "none"}))
     for k in range(3):
         watch(Event("round", 0, k, {"loss": 5.0 - k, "clients": 4}))
 
 
 def second(watch):
     """Go on where a run was killed: at its checkpoint of two rounds."""
-    watch(Event("begin", 0, 2, {"periods": 2, "rounds": 3, "strategy": "none"}))
+    watch(Event("begin", 0, 2, {"rounds": [3, 3], "strategy": "none"}))
     watch(Event("round", 0, 2, {"loss": 3.0, "clients": 4}))
     watch(Event("evaluated", 0, 3, {"perplexity": 20.5}))
     watch(Event("warning", 0, 3, {"text": "a client was tried again"}))

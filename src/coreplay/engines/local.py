@@ -26,8 +26,9 @@ from coreplay.engines.shared import SharedVector
 from coreplay.engines.sums import deal
 from coreplay.errors import InputError
 from coreplay.federated.config import Config
-from coreplay.federated.engine import EngineError, SecureTotal, Update, Watch
+from coreplay.federated.engine import EngineError, Holdings, SecureTotal, Update, Watch
 from coreplay.federated.flat import Vector
+from coreplay.federated.pools import holdings_of
 from coreplay.federated.site import run_name
 from coreplay.replay import Buffer, Store
 from coreplay.tasks import Tally, Task
@@ -111,6 +112,11 @@ class LocalEngine:
     def sizes(self) -> dict[str, int]:
         """Return how many samples each client's buffer holds."""
         return dict(self._sizes)
+
+    def holdings(self) -> Holdings:
+        """Count what all buffers hold: in a simulation all of them are here."""
+        assert self._store is not None, "begin comes first"
+        return holdings_of(self._store.load_many(self._store.clients()).values(), self.stream.periods)
 
     def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
         """Train the clients group by group and add up in the order of the groups."""

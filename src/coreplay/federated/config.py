@@ -5,7 +5,6 @@ Wrong names and values are refused with the nearest right one before any work st
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -17,6 +16,7 @@ from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import check_strategy
 from coreplay.federated.tracker import check_trackers
+from coreplay.files import read_toml
 
 
 def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
@@ -50,6 +50,9 @@ class FederatedConfig(_Part):
     algorithm: str = _field("fedavg", "fedavg, fedprox, fedavgm, fedadagrad, fedadam or fedyogi.", "fedavg")
     options: dict[str, Any] = _field({}, "Options of the algorithm, such as mu or rate.")
     rounds: int = _field(10, "Rounds a period.", "not given", ge=1)
+    first_rounds: int | None = _field(
+        None, "Rounds of the first period, where the model begins from nothing; as many as later if absent.", ge=1
+    )
     clients: int | None = _field(None, "Clients drawn for a round; all that have new data if absent.", ge=1)
     epochs: int = _field(1, "Passes of a client over its data in a round.", "not given", ge=1)
     batch_size: int = _field(16, "Samples a step.", "not given", ge=1)
@@ -58,6 +61,18 @@ class FederatedConfig(_Part):
     momentum: float = _field(0.0, "Of sgd.", ge=0, lt=1)
     weight_decay: float = _field(0.0, "Of either optimiser.", ge=0)
     clip: float | None = _field(1.0, "Longest gradient of a step; longer ones are shortened. Absent: never.", gt=0)
+
+    def rounds_of(self, period: int) -> int:
+        """Return how many rounds a period has."""
+        return self.first_rounds or self.rounds if period == 0 else self.rounds
+
+    def rounds_before(self, period: int) -> int:
+        """Return how many rounds all periods before this one have.
+
+        >>> FederatedConfig(rounds=4, first_rounds=10).rounds_before(2), FederatedConfig(rounds=4).rounds_before(2)
+        (14, 8)
+        """
+        return self.rounds_of(0) + self.rounds * (period - 1) if period else 0
 
 
 class ReplayConfig(_Part):
@@ -132,13 +147,7 @@ class Config(_Part):
     @classmethod
     def load(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
         """Read a TOML file; `changes` are values by dotted name, such as {"replay.budget": 5}."""
-        try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"config {str(path)!r} can't be read: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"config {str(path)!r} is not valid TOML: {error}") from None
-        return cls.make(data, changes, where=f"config {str(path)!r}")
+        return cls.make(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
 
     @classmethod
     def make(
@@ -161,7 +170,7 @@ class Config(_Part):
         try:
             config = cls.model_validate(merged)
         except ValidationError as error:
-            raise _explained(error, where) from None
+            raise explained(error, cls, where) from None
         make_algorithm(config.federated.algorithm, config.federated.options)
         check_strategy(config.replay.strategy, config.replay.options)
         check_trackers(config.trackers)
@@ -227,13 +236,13 @@ def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
             target[key] = deepcopy(value)
 
 
-def _explained(error: ValidationError, where: str) -> InputError:
+def explained(error: ValidationError, model: type[BaseModel], where: str) -> InputError:
     """Say in one line what is wrong with the first wrong value, with the nearest name for an unknown one."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"]]
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
-        part: type[BaseModel] = Config
+        part = model
         for key in place[:-1]:
             part = type(part.model_fields[key].get_default(call_default_factory=True))
         section = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""

@@ -50,6 +50,16 @@ class Census(Protocol):
         """Return how many samples each client has in each period: (clients, periods)."""
 
 
+@dataclass(frozen=True)
+class Holdings:
+    """What all clients' buffers hold together: `arrived` counts by the period of arrival, `distinct` the contents."""
+
+    clients: int
+    kept: int
+    arrived: list[int]
+    distinct: int
+
+
 Watch = Callable[[Any], None]  # told of each finished client
 
 
@@ -99,3 +109,6 @@ class Engine(Carrier, Protocol):
 
     def sizes(self) -> dict[str, int]:
         """Return how many samples each client's buffer holds."""
+
+    def holdings(self) -> Holdings | None:
+        """Return what all buffers hold together; None where the clients' disks are their own affair."""

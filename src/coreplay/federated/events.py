@@ -9,8 +9,8 @@ from typing import Any
 class Event:
     """Something happened.
 
-    `kind` is one of: begin (facts: periods, rounds), client (done, of), round (loss), evaluated (the figures after a
-    period), coordination (round, objective), selected, warning (text), end (the summary).
+    `kind` is one of: begin (facts: the rounds of each period), client (done, of), round (loss), evaluated (the figures
+    after a period), coordination (round, objective), selected, warning (text), end (the summary).
     """
 
     kind: str

@@ -6,6 +6,7 @@ checkpoint.safetensors the model, the server's state, and how far the run is
 buffers.sqlite         what the clients keep (made by the local engine)
 metrics.jsonl          one line a period and test set; metrics.parquet: the same
 rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
+buffers.jsonl          one line a period: how many samples of which age all clients together keep, how many different
 summary.json           all-period figures by period, bytes exchanged, time by phase
 run.log                what happened when
 """
@@ -25,7 +26,7 @@ from coreplay.errors import InputError
 from coreplay.federated.algorithm import State
 from coreplay.federated.config import Config
 from coreplay.federated.flat import Vector
-from coreplay.files import read_json, replacing, write_json, write_text
+from coreplay.files import copy, read_json, replacing, write_json, write_text
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 CHECKPOINT, CONFIG = "checkpoint.safetensors", "config.toml"
@@ -41,6 +42,7 @@ class Progress:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     coordination: list[dict[str, Any]] = field(default_factory=list)
+    buffers: list[dict[str, Any]] = field(default_factory=list)
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class RunFolder:
         path = Path(path)
         if (path / CONFIG).exists():
             raise InputError(f"{str(path)!r} holds a run already: go on with --resume, or choose another folder")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(not _half_made(entry.name) for entry in path.iterdir())):
             raise InputError(f"{str(path)!r} exists and is no run: choose another folder")
 
     @classmethod
@@ -106,6 +108,10 @@ class RunFolder:
             ) from None
         return Checkpoint(progress, values, arrays)
 
+    def start_from(self, checkpoint: Path) -> None:
+        """Begin where another run was when it wrote this checkpoint: its start must be what this one's would be."""
+        copy(checkpoint, self.path / CHECKPOINT)
+
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; None if it is not finished."""
         path = self.path / "summary.json"
@@ -117,7 +123,7 @@ class RunFolder:
         arrays = {"values": np.asarray(checkpoint.values), **checkpoint.state}
         with replacing(self.path / CHECKPOINT) as temporary:
             save_file(arrays, temporary, metadata={"progress": json.dumps(asdict(progress))})
-        for name in ("metrics", "rounds", "coordination"):
+        for name in ("metrics", "rounds", "coordination", "buffers"):
             rows = getattr(progress, name)
             if rows or (self.path / f"{name}.jsonl").exists():
                 write_text(self.path / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -130,6 +136,11 @@ class RunFolder:
         with replacing(self.path / "metrics.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(progress.metrics), temporary)
         write_json(self.path / "summary.json", summary)
+
+
+def _half_made(name: str) -> bool:
+    """Say whether a file may be there because `create` was killed on its way."""
+    return name in ("versions.json", "failure.txt") or name.startswith(".writing-")
 
 
 def versions() -> dict[str, str]:

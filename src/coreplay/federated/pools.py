@@ -1,6 +1,6 @@
 """Pools: a client's new samples and its buffer, together; and the way from samples to a buffer and back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coreplay.data import Samples
 from coreplay.errors import InputError
+from coreplay.federated.engine import Holdings
 from coreplay.replay import Buffer, Item, decode, encode
 
 Ints = NDArray[np.int64]
@@ -54,6 +55,18 @@ def items_of(samples: Samples, arrived: Ints, indices: Ints) -> tuple[Item, ...]
         Item(f"{number:016x}", int(when), encode({"content": content, "label": label, "timestamp": time}))
         for when, (number, label, time, content) in zip(arrived[indices], columns, strict=True)
     )
+
+
+def holdings_of(buffers: Iterable[Buffer], periods: int) -> Holdings:
+    """Count what buffers hold together; contents are the same when their texts or numbers are."""
+    clients, arrived, contents = 0, [0] * periods, set()
+    for buffer in buffers:
+        clients += bool(buffer.items)
+        for item in buffer.items:
+            arrived[item.period] += 1
+            content = decode(item.payload)["content"]
+            contents.add(content if isinstance(content, str) else np.asarray(content).tobytes())
+    return Holdings(clients, sum(arrived), arrived, len(contents))
 
 
 def samples_of(items: Sequence[Item], label_names: tuple[str, ...], like: Samples) -> Samples:

@@ -114,9 +114,8 @@ class Conductor:
     def run(self) -> Run:
         """Go from the last checkpoint to the end."""
         progress = self.progress
-        self._tell(
-            "begin", periods=self._periods, rounds=self.config.federated.rounds, strategy=self.config.replay.strategy
-        )
+        rounds = [self.config.federated.rounds_of(period) for period in range(self._periods)]
+        self._tell("begin", rounds=rounds, strategy=self.config.replay.strategy)
         self.engine.rewind(progress.period - 1)
         while progress.period < self._periods:
             if not progress.measured:
@@ -131,14 +130,16 @@ class Conductor:
     def _train(self) -> None:
         progress, config = self.progress, self.config.federated
         period = progress.period
-        while progress.round < config.rounds:
+        while progress.round < config.rounds_of(period):
             clients = self._drawn(period, progress.round)
             with self._timed("training"):
                 update = self.engine.train(period, progress.round, clients, self._now.values, self._watch(len(clients)))
                 if not update.samples:
                     raise InputError(f"no client answered in period {period}, round {progress.round}: {update.missing}")
                 mean = update.change / update.change.dtype.type(update.samples)
-                if not np.isfinite(np.dot(mean, mean)):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    length = np.dot(mean, mean)
+                if not np.isfinite(length):
                     raise InputError(
                         f"the clients' mean change in period {period}, round {progress.round} has NaN or infinity: "
                         f"lower federated.learning_rate (now {config.learning_rate:g})"
@@ -195,8 +196,10 @@ class Conductor:
                 self._coordinate(period, clients)
             else:
                 self.engine.choose(period, clients, self._now.values, self._watch(len(clients)))
-        sizes = self.engine.sizes()
-        self._tell("selected", clients=len(clients), kept=sum(sizes.values()))
+        held = self.engine.holdings()
+        if held is not None:
+            self.progress.buffers.append({"period": period} | asdict(held))
+        self._tell("selected", clients=len(clients), kept=sum(self.engine.sizes().values()))
 
     def _coordinate(self, period: int, clients: Sequence[str]) -> None:
         """Let clients choose jointly, and write down what the server learnt of it."""

@@ -38,7 +38,7 @@ class Tracker(ABC):
 
     def step(self, event: Event) -> int:
         """Return the rounds trained when an event happened: the same number again if the run goes on from there."""
-        return event.period * self.config.federated.rounds + event.round
+        return self.config.federated.rounds_before(event.period) + event.round
 
 
 _registry: Registry[Callable[["Config", Path], Tracker]] = Registry("tracker", "coreplay.federated.trackers")

@@ -46,7 +46,7 @@ def train(
     model = flat.model
     total = torch.zeros((), dtype=torch.float64)
     weight = torch.zeros((), dtype=torch.float64)
-    first = (period * config.rounds + round) * config.epochs
+    first = (config.rounds_before(period) + round) * config.epochs
     model.train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(dropout)

@@ -125,6 +125,9 @@ class FlowerEngine(Rounds):
         write_json(self.folder / CLIENTS, {"train": self.roll.train, "test": self.roll.test})
         self._begun = True
 
+    def holdings(self) -> None:
+        """Say nothing: what a client keeps stays on its disk."""
+
     def enter(self, answer: Answer) -> str:
         """Put a client's counts into the roll; return what is wrong with them."""
         assert answer.letter is not None, "an answer without a problem has a letter"

@@ -1,0 +1,96 @@
+"""A sweep spread over a Ray cluster: each run is a task that takes one core of any machine.
+
+Nothing but Ray is shared between the machines: a task gets its configuration and the model after the first period, and
+gives back the files of its run, which appear in the sweep's folder when the run is finished. A run that is interrupted
+begins anew. Streams from files must be found under the same path on every machine.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from coreplay.errors import InputError
+from coreplay.experiments.board import FAILED, FINISHED, RUNNING, WAITING, Board
+from coreplay.experiments.execution import FAILURE, carry_out_one, places
+from coreplay.experiments.sweep import Planned
+from coreplay.files import replacing, write_text
+
+FIRST = "first.safetensors"
+
+
+def carry_out_on_ray(board: Board, folder: Path | str, *, tick: Callable[[], None] = lambda: None) -> None:
+    """Carry out all runs of the board that are not finished, on the cluster of RAY_ADDRESS or on this machine."""
+    try:
+        import ray
+    except ImportError:
+        raise InputError("--on ray needs Ray: install coreplay with its extra, coreplay[flower]") from None
+    where = places(board, Path(folder))
+    board.begin()
+    ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+    try:
+        _spread(ray, board, where, Path(folder) / "first", tick)
+    finally:
+        ray.shutdown()
+
+
+def _spread(ray: Any, board: Board, where: dict[str, Path], first: Path, tick: Callable[[], None]) -> None:
+    task = ray.remote(num_cpus=1, max_retries=1)(_on_node)
+    running: dict[Any, Planned] = {}
+    while True:
+        begun = {planned.first for planned in running.values()}
+        for planned in board.runs:
+            kept = first / f"{planned.first}.safetensors"
+            if board.entries[planned.name].state == WAITING and (kept.exists() or planned.first not in begun):
+                begun.add(planned.first)
+                running[task.remote(planned, kept.read_bytes() if kept.exists() else None)] = planned
+                board.set(planned, RUNNING)
+        if not running:
+            return
+        ready, _ = ray.wait(list(running), timeout=0.2)
+        tick()
+        for done in ready:
+            planned = running.pop(done)
+            path = where[planned.name]
+            try:
+                files: dict[str, bytes] = ray.get(done)
+            except ray.exceptions.RayError as error:
+                problem = str(getattr(error, "cause", None) or error).splitlines()[0]
+                write_text(path / FAILURE, f"{error}\n")
+                board.set(planned, FAILED, problem=problem)
+                continue
+            made = files.pop(FIRST, None)
+            if made is not None:
+                _write(first / f"{planned.first}.safetensors", made)
+            (path / FAILURE).unlink(missing_ok=True)
+            for name in sorted(files, key=lambda name: name == "summary.json"):  # finished when all is there
+                _write(path / name, files[name])
+            board.set(planned, FINISHED, figure=_figure(path))
+
+
+def _write(path: Path, data: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def _figure(path: Path) -> float | None:
+    from coreplay.federated import RunFolder
+
+    summary = RunFolder.open(path).summary()
+    return None if summary is None else summary["metrics"][summary["metric"]][-1]
+
+
+def _on_node(planned: Planned, first: bytes | None) -> dict[str, bytes]:
+    """Carry out a run in a temporary folder; return the files that it left."""
+    config = planned.config
+    alone = config.model_copy(update={"engine": config.engine.model_copy(update={"workers": 1})})
+    with TemporaryDirectory() as folder:
+        path, start = Path(folder) / "run", Path(folder) / FIRST
+        if first is not None:
+            start.write_bytes(first)
+        carry_out_one(Planned(planned.name, planned.strategy, planned.budget, alone), path, start, lambda event: None)
+        files = {entry.name: entry.read_bytes() for entry in path.iterdir() if entry.is_file()}
+        if first is None:
+            files[FIRST] = start.read_bytes()
+    return files

@@ -1,0 +1,147 @@
+"""A sweep: many runs that differ in strategy, budget, seed, or anything else of the configuration.
+
+A seed stands for the first model, the batches, the masks and the random choices of the clients, and where
+`stream.clients` asks for a sample of clients, for that sample as well. So strategies are compared seed by seed, on the
+same clients, batches and masks. What several runs share is done once: a strategy that ignores the budget runs once for
+all budgets, and the first period, in which nobody has a buffer yet, is trained once for all strategies and budgets.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coreplay.errors import InputError
+from coreplay.federated import Config
+from coreplay.federated.config import explained
+from coreplay.federated.strategy import ALL, NONE, is_coordinated
+from coreplay.files import read_toml
+
+LATER = {"replay", "gradients", "engine", "baseline", "trackers"}  # what a first period does not depend on
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a sweep: the name of its folder, how its strategy and budget are shown, and its configuration."""
+
+    name: str
+    strategy: str
+    budget: str
+    config: Config
+
+    @cached_property
+    def first(self) -> str:
+        """The same for all runs whose first period is the same."""
+        given = self.config.model_dump(mode="json", exclude=LATER)
+        return _digest([given, self.config.engine.groups])
+
+    @cached_property
+    def group(self) -> str:
+        """The same for all runs of the same stream and task."""
+        return _digest([self.config.stream.model_dump(mode="json"), self.config.task.model_dump(mode="json")])
+
+
+class Sweep(BaseModel):
+    """What is compared: every strategy with every budget, seed and combination of the grid.
+
+    >>> sweep = Sweep.make({"strategies": ["none", "polished"], "budgets": [5, 20], "run": {"preset": "small"}})
+    >>> [planned.name for planned in sweep.runs]
+    ['none-seed0', 'polished-5-seed0', 'polished-20-seed0']
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    strategies: list[str | dict[str, Any]] = Field(
+        default_factory=list, description="Names, or tables of values of [replay] such as strategy and rounds."
+    )
+    budgets: list[int] = Field(default_factory=list, description="Budgets; that of the run if absent.")
+    seeds: list[int] = Field(default_factory=lambda: [0], description="Seeds; they also draw the sample of clients.")
+    grid: dict[str, list[Any]] = Field(
+        default_factory=dict, description="Values of anything else, by dotted name, such as federated.learning_rate."
+    )
+    run: dict[str, Any] = Field(default_factory=dict, description="The configuration that all runs share.")
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Sweep":
+        """Read a TOML file."""
+        return cls.make(read_toml(path, "sweep"), where=f"sweep {str(path)!r}")
+
+    @classmethod
+    def make(cls, data: Mapping[str, Any], *, where: str = "sweep") -> "Sweep":
+        """Check everything, each run's configuration included, and make a sweep of it."""
+        try:
+            sweep = cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise explained(error, cls, where) from None
+        for name in ("strategies", "seeds"):
+            if not getattr(sweep, name):
+                raise InputError(f"{where}: {name} is empty: name at least one")
+        for name, values in sweep.grid.items():
+            if not values:
+                raise InputError(f"{where}: grid.{name} is empty: give it values, or leave it out")
+        try:
+            names = [planned.name for planned in sweep.runs]
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{where}: run {twice!r} is there twice: name each strategy, budget, seed and value once")
+        return sweep
+
+    @cached_property
+    def runs(self) -> tuple[Planned, ...]:
+        """All runs, seed by seed."""
+        return tuple(self._planned())
+
+    def _planned(self) -> Iterator[Planned]:
+        for seed, values in product(self.seeds, product(*self.grid.values())):
+            others = dict(zip(self.grid, values, strict=True))
+            common = {"seed": seed} | others
+            if Config.make(self.run, common).stream.clients is not None:
+                common = {"stream.sample": seed} | common
+            for given in self.strategies:
+                replay = {"strategy": given} if isinstance(given, str) else given
+                changes = common | {f"replay.{name}": value for name, value in replay.items()}
+                fixed = "budget" in replay or "share" in replay or replay.get("strategy") in (NONE, ALL)
+                budgets: list[int | None] = [None] if fixed or not self.budgets else [*self.budgets]
+                for budget in budgets:
+                    own = {} if budget is None else {"replay.budget": budget}
+                    yield _named(Config.make(self.run, changes | own), replay, others)
+
+
+def _named(config: Config, given: Mapping[str, Any], others: Mapping[str, Any]) -> Planned:
+    """Name a run after what makes it differ from the others."""
+    replay = config.replay
+    strategy = replay.strategy
+    if is_coordinated(strategy):
+        strategy += f"-{replay.rounds}r"
+    more = {name: value for name, value in given.items() if name not in ("strategy", "rounds", "budget", "share")}
+    strategy += "".join(f"-{_written(name, value)}" for name, value in more.items())
+    budget = f"{replay.share:g}" if replay.share else str(replay.budget)
+    if replay.strategy in (NONE, ALL):
+        budget = ""
+    rest = [_written(name.rpartition(".")[2], value) for name, value in others.items()]
+    name = "-".join(filter(None, [strategy, budget, *rest, f"seed{config.seed}"]))
+    return Planned(name, strategy + "".join(f" {part}" for part in rest), budget, config)
+
+
+def _written(name: str, value: Any) -> str:
+    """Write a value so that it may be part of a file's name.
+
+    >>> _written("rounds", 4), _written("path", "../x"), _written("options", {"starts": 3})
+    ('rounds=4', 'path=x-f1fc40a6', 'options=starts-3-8b5f7b53')
+    """
+    text = value if isinstance(value, str) else json.dumps(value)
+    safe = re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:32]
+    return f"{name}={safe}" if safe == text else f"{name}={safe}-{_digest(value)[:8]}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()

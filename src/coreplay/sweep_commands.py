@@ -1,0 +1,164 @@
+"""`coreplay sweep`: many runs, and a live table of how far they are."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coreplay.data_commands import Json
+from coreplay.display import duration, show_markdown
+from coreplay.errors import InputError
+from coreplay.run_commands import stoppable
+
+if TYPE_CHECKING:
+    from coreplay.experiments.board import Board, Entry
+    from coreplay.experiments.sweep import Planned, Sweep
+
+FILE = "sweep.toml"
+
+
+def sweep(
+    file: Annotated[Path | None, typer.Argument(help="What to compare; with --resume, the sweep's folder.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the sweep.  [default: sweeps/NAME]")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")] = False,
+    processes: Annotated[int | None, typer.Option(help="Runs at a time.  [default: one a core]", min=1)] = None,
+    on: Annotated[str, typer.Option(help="local, or ray: spread the runs over a Ray cluster.")] = "local",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare strategies, budgets, seeds and anything else of the configuration, in many runs.
+
+    The same command again goes on where it was stopped; with more strategies, budgets or seeds in the file it adds
+    their runs. A run that fails is shown with its reason and does not stop the others.
+
+    Example: `coreplay sweep sweep.toml -o sweeps/first`
+
+    Example: `coreplay sweep --resume sweeps/first`
+    """
+    from coreplay.experiments.board import Board
+    from coreplay.experiments.sweep import Sweep
+
+    if on not in ("local", "ray"):
+        raise InputError(f"--on {on!r}: it must be local or ray")
+    folder, source = _found(file, output, resume)
+    plan = Sweep.load(source)
+    if dry_run:
+        names = [planned.name for planned in plan.runs]
+        typer.echo(json.dumps(names) if as_json else "\n".join(names))
+        return
+    with _showing(plan) as (changed, show):
+        board = Board(plan.runs, changed)
+        with stoppable(folder, f"coreplay sweep --resume {folder}"):
+            _keep(source, folder)
+            _carry_out(board, folder, on, processes, lambda: show(board))
+    failures = board.failures()
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "runs": board.counts(), "failures": failures}))
+    else:
+        show_markdown(table(board))
+        typer.echo(f"written: {folder}; look at it with: coreplay report {folder} -o {folder / 'report'}")
+    for name, problem in failures.items():
+        typer.echo(f"failed: {name}: {problem}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _found(file: Path | None, output: Path | None, resume: bool) -> tuple[Path, Path]:
+    """Return the sweep's folder and the file that says what is compared."""
+    if resume:
+        folder = output or file
+        if folder is None or not (folder / FILE).exists():
+            raise InputError(f"--resume needs the folder of a sweep: there is no {FILE} in {str(folder)!r}")
+        return folder, folder / FILE
+    if file is None:
+        raise InputError("name a file that says what to compare: coreplay sweep sweep.toml -o sweeps/first")
+    return output or Path("sweeps") / file.stem, file
+
+
+def _keep(source: Path, folder: Path) -> None:
+    """Keep the plan in the folder, so that --resume finds it."""
+    from coreplay.files import copy
+
+    if source.absolute() != (folder / FILE).absolute():
+        copy(source, folder / FILE)
+
+
+def _carry_out(board: "Board", folder: Path, on: str, processes: int | None, tick: Callable[[], None]) -> None:
+    if on == "ray":
+        from coreplay.experiments.on_ray import carry_out_on_ray
+
+        carry_out_on_ray(board, folder, tick=tick)
+        return
+    from coreplay.experiments.execution import carry_out
+
+    carry_out(board, folder, processes=processes, tick=tick)
+
+
+def table(board: "Board") -> str:
+    """Return the state of all runs as a Markdown table: a row a strategy, a column a budget, a figure a seed."""
+    budgets = list(dict.fromkeys(planned.budget for planned in board.runs))
+    cells: dict[tuple[str, str], list[str]] = {}
+    for planned in board.runs:
+        cells.setdefault((planned.strategy, planned.budget), []).append(_mark(board.entries[planned.name]))
+    lines = [
+        "| strategy | " + " | ".join(f"budget {budget}" if budget else "no budget" for budget in budgets) + " |",
+        "|---" * (len(budgets) + 1) + "|",
+    ]
+    for strategy in dict.fromkeys(planned.strategy for planned in board.runs):
+        row = [", ".join(cells.get((strategy, budget), [])) for budget in budgets]
+        lines.append(f"| {strategy} | " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _mark(entry: "Entry") -> str:
+    """Show a run in a cell: its figure, how far it is, or that it failed."""
+    if entry.state == "finished":
+        return f"{entry.figure:.4g}" if entry.figure is not None else "done"
+    return {"running": f"{entry.done:.0%}", "failed": "failed", "waiting": "·"}[entry.state]
+
+
+@contextmanager
+def _showing(plan: "Sweep") -> Iterator[tuple[Callable[["Planned", "Entry"], None], Callable[["Board"], None]]]:
+    """Give two functions: for a run in a new state, and to show all; a live table on a terminal, lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield _lines(len(plan.runs))
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.markdown import Markdown
+    from rich.text import Text
+
+    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
+        yield (
+            lambda planned, entry: None,
+            lambda board: live.update(Group(Markdown(table(board)), Text(_line(board)))),
+        )
+
+
+def _lines(total: int) -> tuple[Callable[["Planned", "Entry"], None], Callable[["Board"], None]]:
+    state: dict[str, Any] = {"said": time.monotonic()}
+
+    def changed(planned: "Planned", entry: "Entry") -> None:
+        if entry.state in ("finished", "failed"):
+            what = f"{entry.figure:.4g}" if entry.figure is not None else entry.state
+            print(f"{planned.name}: {entry.problem or what}", file=sys.stderr, flush=True)
+
+    def show(board: "Board") -> None:
+        if time.monotonic() - state["said"] > 30:
+            state["said"] = time.monotonic()
+            print(_line(board), file=sys.stderr, flush=True)
+
+    return changed, show
+
+
+def _line(board: "Board") -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in board.counts().items() if count)
+    left = board.left()
+    return counts + (f"; about {duration(left)} left" if left is not None else "")

@@ -1,0 +1,203 @@
+"""Sweeps: what is planned, nothing twice, a failure stops nobody, and a kill changes nothing."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coreplay.engines import run
+from coreplay.errors import InputError
+from coreplay.experiments.board import FAILED, FINISHED, RUNNING, Board
+from coreplay.experiments.execution import FAILURE, carry_out
+from coreplay.experiments.sweep import Sweep, _written
+from coreplay.federated import Event, Run
+from coreplay.replay import Store
+
+TINY = {
+    "stream": {"options": {"clients": 6, "periods": 3, "samples": 10}, "clients": 4},
+    "task": {"options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 300}},
+    "federated": {"rounds": 1, "first_rounds": 2},
+    "replay": {"budget": 2, "rounds": 1},
+    "gradients": {"size": 32},
+}
+RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl", "buffers.jsonl")
+
+
+def contents(path):
+    found = {name: (path / name).read_text() for name in RECORDS if (path / name).exists()}
+    with Store.open(path / "buffers.sqlite") as store:
+        return found | {"buffers": store.load_many(store.clients()), "metrics": Run.load(path).metrics}
+
+
+def test_a_plan_has_every_combination_once():
+    sweep = Sweep.make(
+        {
+            "strategies": ["none", "full_history", "polished", {"strategy": "corrective", "rounds": 1}],
+            "budgets": [5, 20],
+            "seeds": [3, 4],
+            "grid": {"federated.learning_rate": [0.1, 0.2]},
+            "run": {"preset": "small", "stream": {"clients": 10}},
+        }
+    )
+    assert len(sweep.runs) == 2 * 2 * (2 + 2 * 2)
+    one = next(planned for planned in sweep.runs if planned.name == "corrective-1r-20-learning_rate=0.2-seed4")
+    assert one.config.replay.rounds == 1
+    assert one.config.replay.budget == 20
+    assert one.config.stream.sample == one.config.seed == 4  # another sample of clients, too
+    assert len({planned.first for planned in sweep.runs}) == 4  # one a seed and rate
+    assert len({planned.group for planned in sweep.runs}) == 2  # one a sample of clients
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"strategies": []}, "strategies is empty"),
+        ({"strategies": ["none"], "seeds": []}, "seeds is empty"),
+        ({"strategy": ["none"]}, "did you mean 'strategies'"),
+        ({"strategies": ["polishd"]}, "did you mean 'polished'"),
+        ({"strategies": ["none", "none"]}, "'none-seed0' is there twice"),
+        ({"strategies": ["none"], "grid": {"seed": []}}, "grid.seed is empty"),
+        ({"strategies": ["none"], "grid": {"federated.rate": [1]}}, "unknown key 'rate'"),
+        ({"strategies": ["none"], "budgets": [0], "run": {"replay": {"bugdet": 3}}}, "bugdet"),
+    ],
+)
+def test_a_wrong_plan_is_refused_before_any_work(data, words):
+    with pytest.raises(InputError, match="sweep") as caught:
+        Sweep.make(data)
+    assert words in str(caught.value)
+
+
+@given(st.text(), st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.lists(st.text())))
+def test_values_never_make_a_path(name, value):
+    written = _written("x", value)
+    assert "/" not in written
+    assert "\0" not in written
+    assert (Path("a") / written).name == written
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(), min_size=2, max_size=5, unique=True))
+def test_different_values_get_different_names(values):
+    assert len({_written("x", value) for value in values}) == len(values)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Carry out a sweep that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("sweep")
+    plan = {"strategies": ["none", "naive_uniform", {"strategy": "corrective"}], "seeds": [0, 1], "run": TINY}
+    board = Board(Sweep.make(plan).runs)
+    carry_out(board, folder)
+    return plan, folder, board
+
+
+def test_runs_of_a_sweep_are_those_of_run(whole, tmp_path):
+    _, folder, board = whole
+    assert board.counts() == {"waiting": 0, "running": 0, "finished": 6, "failed": 0}
+    assert len(list((folder / "first").iterdir())) == 2
+    planned = next(each for each in board.runs if each.name == "corrective-1r-2-seed1")
+    run(planned.config, tmp_path / "alone")
+    assert contents(tmp_path / "alone") == contents(folder / "runs" / planned.name)
+
+
+def test_what_is_finished_is_not_done_again_and_more_may_be_added(whole, tmp_path):
+    plan, folder, _ = whole
+    logs = {path: path.read_text() for path in folder.glob("runs/*/run.log")}
+    states = []
+    more = Sweep.make(plan | {"strategies": [*plan["strategies"], "polished"], "seeds": [0]})
+    board = Board(more.runs, lambda planned, entry: states.append((planned.name, entry.state)))
+    carry_out(board, folder)
+    assert [name for name, state in states if state == RUNNING] == ["polished-2-seed0"]
+    assert {path: path.read_text() for path in logs} == logs
+    # its first period was taken from the others: nothing in its log is of period 0's training
+    log = (folder / "runs/polished-2-seed0/run.log").read_text()
+    assert ' round {"period": 1' in log
+    assert ' round {"period": 0' not in log
+
+    other = Sweep.make(plan | {"run": TINY | {"periods": 2}})
+    with pytest.raises(InputError, match="another configuration"):
+        carry_out(Board(other.runs), folder)
+
+
+def test_a_failed_run_is_shown_and_stops_nobody(tmp_path):
+    plan = {
+        "strategies": ["none", "naive_uniform"],
+        "grid": {"federated.learning_rate": [1e30, 0.1]},
+        "run": TINY | {"federated": {"rounds": 1, "clip": None}},
+    }
+    board = Board(Sweep.make(plan).runs)
+    carry_out(board, tmp_path)
+    states = {name: entry.state for name, entry in board.entries.items()}
+    assert [state for name, state in states.items() if "1e-30" in name] == [FAILED] * 2
+    assert [state for name, state in states.items() if "0.1" in name] == [FINISHED] * 2
+    name, problem = next(iter(board.failures().items()))
+    assert "lower federated.learning_rate" in problem
+    assert problem in (tmp_path / "runs" / name / FAILURE).read_text()
+
+
+def test_the_time_left_follows_the_pace():
+    now = [0.0]
+    runs = Sweep.make({"strategies": ["none", "polished"], "run": TINY}).runs
+    board = Board(runs, clock=lambda: now[0])
+    board.begin()
+    assert board.left() is None
+    board.set(runs[0], RUNNING)
+    board.entries[runs[0].name].take(Event("begin", 0, 0, {"rounds": [2, 1, 1]}))
+    now[0] = 30.0
+    board.entries[runs[0].name].take(Event("round", 0, 2, {}))
+    assert board.left() == pytest.approx(90)  # half a run in 30 seconds, one and a half are left
+    board.set(runs[0], FINISHED)
+    board.set(runs[1], FAILED)
+    assert board.left() == 0
+
+
+def test_killed_three_times_and_resumed_it_gives_the_same(whole, tmp_path):
+    _, folder, _ = whole
+    text = 'strategies = ["none", "naive_uniform", { strategy = "corrective" }]\nseeds = [0, 1]\n[run]\n'
+    file = tmp_path / "sweep.toml"
+    file.write_text(text + "".join(f"{key} = {_toml(value)}\n" for key, value in TINY.items()))
+    command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "sweep"), "--json"]
+    chance = random.Random(0)
+    for _ in range(3):
+        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        begun = set((tmp_path / "sweep").glob("runs/*/run.log"))
+        while process.poll() is None and set((tmp_path / "sweep").glob("runs/*/run.log")) == begun:
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 0.5))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["runs"]["finished"] == 6
+    for path in (folder / "runs").iterdir():
+        if path.name != "polished-2-seed0":
+            assert contents(tmp_path / "sweep/runs" / path.name) == contents(path), path.name
+
+
+def test_ctrl_c_stops_and_says_how_to_go_on(tmp_path):
+    file = tmp_path / "sweep.toml"
+    long = {**TINY, "federated": {"rounds": 500}}
+    file.write_text('strategies = ["none"]\n[run]\n' + "".join(f"{k} = {_toml(v)}\n" for k, v in long.items()))
+    command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "sweep")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and not list((tmp_path / "sweep").glob("runs/*/run.log")):
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "coreplay sweep --resume" in said
+    assert "Traceback" not in said
+
+
+def _toml(value):
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value)
