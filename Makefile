@@ -11,7 +11,7 @@ demo: $(VENV)/.installed
 
 test: lint
 	$(BIN)/pytest -n 2 -m 'not flower'
-	$(BIN)/pytest -m flower tests/engines/flower
+	$(BIN)/pytest -m flower
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coreplay.experiments.sweep import Sweep
 from coreplay.federated import Config
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +48,8 @@ def test_shell_block_names_real_commands(code):
 
 @pytest.mark.parametrize("code", list(blocks("toml")))
 def test_toml_block_is_a_configuration(code):
-    Config.make(tomllib.loads(code))
+    data = tomllib.loads(code)
+    Sweep.make(data) if "strategies" in data else Config.make(data)
 
 
 def test_the_configuration_page_shows_every_field():

@@ -201,3 +201,21 @@ def _toml(value):
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
     return json.dumps(value)
+
+
+@pytest.mark.flower
+def test_a_sweep_on_ray_gives_the_same_runs(whole, tmp_path):
+    pytest.importorskip("ray")
+    from coreplay.experiments.on_ray import carry_out_on_ray
+
+    _, folder, _ = whole
+    plan = {"strategies": ["none", {"strategy": "corrective"}], "seeds": [0], "run": TINY}
+    board = Board(Sweep.make(plan).runs)
+    carry_out_on_ray(board, tmp_path)
+    assert board.counts()["finished"] == 2
+    for planned in board.runs:
+        assert contents(tmp_path / "runs" / planned.name) == contents(folder / "runs" / planned.name)
+    failing = {"strategies": ["none"], "run": {**TINY, "federated": {"learning_rate": 1e30, "clip": None}}}
+    board = Board(Sweep.make(failing).runs)
+    carry_out_on_ray(board, tmp_path / "failing")
+    assert "lower federated.learning_rate" in board.failures()["none-seed0"]
