@@ -3,9 +3,11 @@
 It lives as long as its pipe: when the engine is gone, killed or not, reading fails and the worker ends.
 """
 
+import ctypes
 import os
 import signal
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -131,11 +133,13 @@ class Worker:
             case Measure():
                 return self._measure(job)
             case Choose():
-                return [self._at(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
+                found: Any = [self._at(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
             case Contribute():
-                return self._contribute(job)
+                found = self._contribute(job)
             case Settle():
-                return self._settle(job)
+                found = self._settle(job)
+        _give_memory_back()
+        return found
 
     def _at(self, client: str) -> Site:
         self.client = client
@@ -176,6 +180,12 @@ class Worker:
             self._at(client).settle(client, job.period, self._model.values, state, broadcast)
             for client, state in zip(job.clients, job.states, strict=True)
         ]
+
+
+def _give_memory_back() -> None:
+    """Let the system have what is free: pools of many sizes leave holes in the heap that add up over many clients."""
+    with suppress(OSError, AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def main(connection: Connection) -> None:
