@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from coreplay import __version__, run_commands
+from coreplay import __version__, report_commands, run_commands
 from coreplay.data_commands import Json, Seed, parse_options
 from coreplay.data_commands import app as data_app
 from coreplay.display import show_markdown
@@ -33,6 +33,7 @@ app = typer.Typer(
 app.command()(run_commands.demo)
 app.command()(run_commands.run)
 app.command()(run_commands.runs)
+app.command()(report_commands.report)
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
 
