@@ -47,10 +47,11 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures; `percent` shows 0.1 as 10 %."""
+    """What an axis measures; `percent` shows 0.1 as 10 %, `signed` as +10 %."""
 
     title: str
     percent: bool = False
+    signed: bool = False
 
     def show(self, value: float | str | None) -> str:
         """Return a value as a person reads it.
@@ -60,7 +61,7 @@ class Axis:
         """
         if value is None or isinstance(value, str):
             return value or "–"
-        return f"{value:+.1%}" if self.percent else f"{value:.4g}"
+        return format(value, ("+" if self.signed else "") + (".1%" if self.percent else ".4g"))
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Heatmap:
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
+    limits: tuple[float, float]  # of the colours: the same in all views, so that they can be compared
 
 
 Chart = Bars | Lines | Points | Heatmap
@@ -177,7 +179,7 @@ def _records(chart: Chart) -> list[dict[str, Any]]:
     found = []
     for series in chart.series:
         for k, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
-            row = {"series": series.label, chart.x.title: x, chart.y.title: y.mean}
+            row: dict[str, Any] = {"series": series.label, chart.x.title: x, chart.y.title: y.mean}
             if y.n > 1 or y.sd is not None:
                 row |= {"standard deviation": y.sd, "values": y.n, "each": " ".join(f"{v:.6g}" for v in y.values)}
             if series.wide:

@@ -30,7 +30,7 @@ MARKS = {
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 INKS = {INK: "#000000", MUTED: "#777777"}
 # texts of others may hold dollar signs: nothing in them is mathematics
-SETTINGS = {"svg.hashsalt": "coreplay", "text.parse_math": False, "axes.unicode_minus": True}
+SETTINGS: dict[Any, Any] = {"svg.hashsalt": "coreplay", "text.parse_math": False, "axes.unicode_minus": True}
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
@@ -41,6 +41,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
         for path in paths:
             with replacing(path, durable=False) as temporary:
                 chart.savefig(temporary, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+            chart.set_layout_engine("none")  # everything has its place now: finding it takes longer than drawing
     return paths
 
 
@@ -76,7 +77,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
             _bars(axes, chart)
         case Lines():
             for series in chart.series:
-                axes.plot(series.x, [y.mean for y in series.y], label=clean(series.label), **_look(series))  # type: ignore[arg-type]
+                axes.plot(series.x, [y.mean for y in series.y], label=clean(series.label), **_look(series))
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
         case Points():
             _points(axes, chart)
@@ -115,7 +116,11 @@ def _bars(axes: Axes, chart: Bars) -> None:
     for number, series in enumerate(chart.series):
         places, heights = np.array(chart.places(number)), np.array([y.mean for y in series.y])
         at = [chart.categories.index(str(x)) for x in series.x]
-        look = {"color": _colour(series), "alpha": 0.75, "hatch": "//" if series.style.hatched else None}
+        look: dict[str, Any] = {
+            "color": _colour(series),
+            "alpha": 0.75,
+            "hatch": "//" if series.style.hatched else None,
+        }
         axes.bar(
             places,
             heights,
@@ -153,10 +158,10 @@ def _points(axes: Axes, chart: Points) -> None:
         across = [x.sd or 0.0 for x in series.wide] or [0.0] * len(up)
         heights = [y.mean for y in series.y]
         if any(up) or any(across):
-            axes.errorbar(series.x, heights, up, across, fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.6)  # type: ignore[arg-type]
+            axes.errorbar(series.x, heights, up, across, fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.6)
         if chart.bare and series.style.colour == MUTED:
             look |= {"markersize": 3, "alpha": 0.5}
-        axes.plot(series.x, heights, label=clean(series.legend or series.label), **look)  # type: ignore[arg-type]
+        axes.plot(series.x, heights, label=clean(series.legend or series.label), **look)
     if chart.bare:
         axes.set_xticks([])
         axes.set_yticks([])
@@ -164,7 +169,9 @@ def _points(axes: Axes, chart: Points) -> None:
 
 def _heatmap(axes: Axes, chart: Heatmap) -> None:
     values = np.array(chart.values, dtype=float)
-    shown = axes.imshow(values, cmap="cividis", aspect="auto", interpolation="nearest")
+    shown = axes.imshow(
+        values, cmap="cividis", aspect="auto", interpolation="nearest", vmin=chart.limits[0], vmax=chart.limits[1]
+    )
     colours = axes.figure.colorbar(shown, ax=axes)
     colours.set_label(clean(chart.value.title), fontsize=8)
     step = max(1, len(chart.columns) // 10)
@@ -173,7 +180,7 @@ def _heatmap(axes: Axes, chart: Heatmap) -> None:
     axes.set_yticks(range(0, len(chart.rows), step), chart.rows[::step])
     axes.set(xlabel=clean(chart.x.title), ylabel=clean(chart.y.title))
     if values.size <= 36:
-        middle = (np.nanmin(values) + np.nanmax(values)) / 2
+        middle = sum(chart.limits) / 2
         for (row, column), value in np.ndenumerate(values):
             colour = "black" if value > middle else "white"
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color=colour)

@@ -100,11 +100,11 @@ def gather(folders: Iterable[Path | str]) -> tuple[list[Finished], list[str]]:
     InputError
         If a folder does not exist, or nothing below them is finished.
     """
-    folders = [Path(folder) for folder in folders]
-    for folder in folders:
+    places = [Path(folder) for folder in folders]
+    for folder in places:
         if not folder.is_dir():
             raise InputError(f"there is no folder {str(folder)!r}: name one that holds runs")
-    paths = {path.parent.resolve(): path.parent for folder in folders for path in sorted(folder.rglob(CONFIG))}
+    paths = {path.parent.resolve(): path.parent for folder in places for path in sorted(folder.rglob(CONFIG))}
     found: list[Finished] = []
     left: list[str] = []
     for path in paths.values():
@@ -115,7 +115,7 @@ def gather(folders: Iterable[Path | str]) -> tuple[list[Finished], list[str]]:
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             left.append(f"the run in {str(path)!r} is damaged: {type(error).__name__}: {error}")
     if not found:
-        names = ", ".join(repr(str(folder)) for folder in folders)
+        names = ", ".join(repr(str(folder)) for folder in places)
         reason = f" ({left[0]})" if left else ""
         raise InputError(f"there is no finished run below {names}{reason}: carry one out with coreplay run")
     return _distinct(found, left), left

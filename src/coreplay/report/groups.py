@@ -76,12 +76,14 @@ class Group:
         """Return the runs of a strategy at a budget by seed; a strategy that has no budget is there at every one."""
         return self._by_place.get((label, budget)) or self._by_place.get((label, ANY), {})
 
-    def places(self) -> Iterable[tuple[str, str, Runs]]:
-        """Go through (budget, strategy, runs), where there are any."""
-        for budget in self.budgets:
-            for label in self.labels:
-                if self.at(label, budget):
-                    yield budget, label, self.at(label, budget)
+    def once(self) -> list[tuple[str, str, Runs]]:
+        """Return (budget, strategy, runs); a strategy without a budget comes once, under the word for any."""
+        order = {(label, budget): None for label in self.labels for budget in (*self.budgets, ANY)}
+        return [
+            (budget, label, self._by_place[label, budget])
+            for label, budget in order
+            if (label, budget) in self._by_place
+        ]
 
     @property
     def base(self) -> Runs:

@@ -25,18 +25,19 @@ def _plot(chart: Chart) -> Json:
     match chart:
         case Bars():
             traces = _bars(chart)
-            layout = {"barmode": "relative" if chart.stacked else "overlay"}
-            ticks = {
+            layout: Json = {"barmode": "relative" if chart.stacked else "overlay"}
+            ticks: Json = {
                 "tickmode": "array",
                 "tickvals": list(range(len(chart.categories))),
                 "ticktext": [label(name) for name in chart.categories],
                 "showgrid": False,
+                "zeroline": False,
                 "range": [-0.5, len(chart.categories) - 0.5],
             }
         case Lines():
             traces, layout, ticks = [_line(chart, series) for series in chart.series], {}, {}
             places = sorted({x for series in chart.series for x in series.x if not isinstance(x, str)})
-            ticks = {"dtick": max(1, len(places) // 10)}
+            ticks = {"dtick": max(1, len(places) // 10), "zeroline": False}
         case Points():
             traces, layout, ticks = [_point(chart, series) for series in chart.series], {}, {}
         case Heatmap():
@@ -48,7 +49,7 @@ def _plot(chart: Chart) -> Json:
 
 def _axis(axis: Axis) -> Json:
     found: Json = {"title": {"text": label(axis.title)}, "type": "linear"}
-    return found | ({"tickformat": ".0%"} if axis.percent else {})
+    return found | ({"tickformat": ".2~%"} if axis.percent else {})
 
 
 def _said(series: Series, number: int, chart: Bars | Lines | Points) -> str:
@@ -57,7 +58,9 @@ def _said(series: Series, number: int, chart: Bars | Lines | Points) -> str:
     lines = [f"<b>{label(series.label)}</b>"]
     if not getattr(chart, "bare", False):
         x = series.x[number]
-        across = _shown(series.wide[number], chart.x) if series.wide else chart.x.show(x) if isinstance(x, str) else f"{x:g}"
+        across = (
+            _shown(series.wide[number], chart.x) if series.wide else chart.x.show(x) if isinstance(x, str) else f"{x:g}"
+        )
         lines += [f"{label(chart.x.title)}: {label(across)}", f"{label(chart.y.title)}: {_shown(y, chart.y)}"]
         if y.n > 1:
             lines.append(f"{y.n} seeds: " + ", ".join(chart.y.show(value) for value in y.values[:12]))
@@ -158,6 +161,8 @@ def _heatmap(chart: Heatmap) -> Json:
         "hovertext": said,
         "hoverinfo": "text",
         "colorscale": "Cividis",
+        "zmin": chart.limits[0],
+        "zmax": chart.limits[1],
         "colorbar": {"title": {"text": label(chart.value.title), "side": "right"}, "thickness": 14},
         "xgap": 1,
         "ygap": 1,
@@ -166,6 +171,11 @@ def _heatmap(chart: Heatmap) -> Json:
         trace |= {"text": [[f"{v:.3g}" for v in values] for values in chart.values], "texttemplate": "%{text}"}
     layout = {
         "xaxis": {"title": {"text": label(chart.x.title)}, "type": "category", "showgrid": False},
-        "yaxis": {"title": {"text": label(chart.y.title)}, "type": "category", "autorange": "reversed", "showgrid": False},
+        "yaxis": {
+            "title": {"text": label(chart.y.title)},
+            "type": "category",
+            "autorange": "reversed",
+            "showgrid": False,
+        },
     }
     return {"traces": [trace], "layout": layout}

@@ -66,9 +66,9 @@ def gradient_map(
     figure = Figure(
         "map",
         "What buffers keep, on a map of the gradient space",
-        "A point is a sample that the client was offered; samples whose gradients point the same way lie close together. "
-        f"Large marks are what the strategy kept at the end. Seen from the last model {where}, seed {base.key[0]}, "
-        f"by sketched gradients; the axes have no meaning of their own.",
+        "A point is a sample that the client was offered; samples whose gradients point the same way lie close "
+        f"together. Large marks are what the strategy kept at the end. Seen from the last model {where}, seed "
+        f"{base.key[0]}, by sketched gradients; the axes have no meaning of their own.",
         tuple(panels),
     )
     return figure, None
@@ -120,8 +120,8 @@ def _projected(gram: NDArray[Any]) -> tuple[NDArray[np.float64], tuple[float, fl
     values, vectors = np.linalg.eigh(centred)
     first = np.maximum(values[::-1][:2], 0.0)
     places = vectors[:, ::-1][:, :2] * np.sqrt(first)
-    for column in places.T:  # eigenvectors have no sign of their own: the farthest sample lies on the positive side
-        column *= np.sign(column[np.argmax(np.abs(column))]) or 1.0
+    for k in range(2):  # eigenvectors have no sign of their own: the farthest sample lies on the positive side
+        places[:, k] *= np.sign(places[np.argmax(np.abs(places[:, k])), k]) or 1.0
     total = max(float(np.trace(centred)), 1e-12)
     return places, (float(first[0]) / total, float(first[1]) / total)
 

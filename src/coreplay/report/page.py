@@ -18,6 +18,8 @@ from coreplay.report.interactive import interactive
 from coreplay.report.tables import Table
 from coreplay.report.texts import clean, embedded, escaped
 
+SUFFIXES = {"png": "PNG", "svg": "SVG", "csv": "CSV", "md": "Markdown"}
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -84,7 +86,9 @@ def _chooser(sheets: Sequence[Sheet]) -> str:
     if len(sheets) == 1:
         return ""
     options = "".join(f'<option value="{k}">{escaped(s.group.name)}</option>' for k, s in enumerate(sheets))
-    return f'<p class="chooser"><label>Group of runs <select id="group" autocomplete="off">{options}</select></label></p>'
+    return (
+        f'<p class="chooser"><label>Group of runs <select id="group" autocomplete="off">{options}</select></label></p>'
+    )
 
 
 def _hidden(number: int) -> str:
@@ -125,7 +129,7 @@ def _figure(number: int, figure: Figure, folder: str) -> str:
 
 
 def _files(name: str, folder: str, suffixes: Sequence[str]) -> str:
-    links = " ".join(f'<a href="{folder}{name}.{suffix}">{suffix.upper()}</a>' for suffix in suffixes)
+    links = " ".join(f'<a href="{folder}{name}.{suffix}">{SUFFIXES[suffix]}</a>' for suffix in suffixes)
     return f'<p class="files">Files: {links}</p>'
 
 

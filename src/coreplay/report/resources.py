@@ -8,14 +8,14 @@ from coreplay.federated.strategy import is_coordinated
 from coreplay.report.charts import COLOURS, Axis, Bars, Figure, Lines, Panel, Series, Style
 from coreplay.report.gather import Finished
 from coreplay.report.groups import Group
-from coreplay.report.results import once, there
+from coreplay.report.results import there
 
 
 def buffer_age(group: Group) -> Figure | None:
     """Draw which share of the buffers arrived in which period, over time."""
     panels = []
-    for budget, label, runs in once(group):
-        kept = [run for run in runs if run.buffers]
+    for budget, label, runs in group.once():
+        kept = [run for run in runs.values() if run.buffers]
         if not kept:
             continue
         moments = sorted({row["period"] for run in kept for row in run.buffers if row["kept"]})
@@ -43,8 +43,9 @@ def buffer_age(group: Group) -> Figure | None:
     return _figure(
         "buffer-age",
         "From which period the samples in the buffers are",
-        "Each bar is everything that all clients keep after a period, split by the period in which the samples arrived; "
-        "means over seeds. Even parts mean that all of the past is kept alike, a large top part that buffers forget it.",
+        "Each bar is everything that all clients keep after a period, split by the period in which the samples "
+        "arrived; means over seeds. Even parts mean that all of the past is kept alike, a large top part that buffers "
+        "forget it.",
         panels,
     )
 
@@ -71,8 +72,8 @@ def overlap(group: Group) -> Figure | None:
     return _figure(
         "overlap",
         "How much of the buffers is there twice",
-        "The share of kept samples whose content is in some buffer already, over all clients; means over seeds. Clients "
-        "that choose jointly can leave out what others keep.",
+        "The share of kept samples whose content is in some buffer already, over all clients; means over seeds. "
+        "Clients that choose jointly can leave out what others keep.",
         panels,
     )
 
@@ -96,8 +97,8 @@ def convergence(group: Group) -> Figure | None:
         "convergence",
         "How the joint objective falls with the rounds of coordination",
         "Lower is better: the squared length of the sum of all chosen unit gradients, divided by its value in round 0, "
-        "where every client has chosen alone; means over periods, then over seeds. Integer is what could be kept, relaxed "
-        "the bound that it is rounded from.",
+        "where every client has chosen alone; means over periods, then over seeds. Relaxed is the point that the "
+        "rounds have reached and that buffers are rounded from; integer is what the clients answered in that round.",
         panels,
     )
 
@@ -136,8 +137,8 @@ def exchanged(group: Group) -> Figure | None:
     return _figure(
         "bytes",
         "What clients and server exchange",
-        "All clients together, over the whole run: models in training, and contributions and broadcasts in coordination. "
-        "Means over seeds. Lower is cheaper.",
+        "All clients together, over the whole run: models in training, and contributions and broadcasts in "
+        "coordination. Means over seeds. Lower is cheaper.",
         panels,
     )
 
@@ -168,5 +169,3 @@ def time_by_phase(group: Group) -> Figure | None:
 
 def _figure(name: str, title: str, reading: str, panels: Sequence[Panel]) -> Figure | None:
     return Figure(name, title, reading, tuple(panels)) if panels else None
-
-

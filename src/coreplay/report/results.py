@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coreplay.federated.strategy import NONE
 from coreplay.report.charts import Axis, Bars, Figure, Heatmap, Lines, Panel, Points, Series
-from coreplay.report.gather import Finished, Key
+from coreplay.report.gather import Key
 from coreplay.report.groups import Group, Runs
 from coreplay.report.numbers import Spread
 
@@ -26,10 +26,10 @@ def relative_change(group: Group) -> Figure | None:
     return Figure(
         "relative-change",
         f"Change of {group.metric} relative to no replay",
-        f"{better} is better. A bar is the mean over seeds of the model after the last period, measured on the test sets "
-        "of all periods and divided by the run without replay of the same seed. The line on it is the standard "
+        f"{better} is better. A bar is the mean over seeds of the model after the last period, measured on the test "
+        "sets of all periods and divided by the run without replay of the same seed. The line on it is the standard "
         "deviation, a dot is one seed.",
-        (_bars(group, Axis(f"change of {group.metric}", percent=True), group.changes, skip=NONE),),
+        (_bars(group, Axis(f"change of {group.metric}", percent=True, signed=True), group.changes, skip=NONE),),
     )
 
 
@@ -41,17 +41,15 @@ def forgetting(group: Group) -> Figure | None:
         "forgetting",
         "Forgetting",
         f"Lower is better. Forgetting is how much worse the last model's {group.metric} is than that of the best "
-        "earlier model on the same test set, as a mean over the periods; at 0 or below nothing is forgotten. Bars, lines "
-        "and dots as above.",
+        "earlier model on the same test set, as a mean over the periods; at 0 or below nothing is forgotten. Bars, "
+        "lines and dots as above.",
         (_bars(group, Axis(f"forgetting ({group.metric})"), lambda runs: {k: r.forgetting for k, r in runs.items()}),),
     )
 
 
 def _bars(group: Group, y: Axis, measure: Measure, skip: str = "") -> Panel:
     series = tuple(
-        Series.of(
-            label, group.style(label), {b: list(measure(group.at(label, b)).values()) for b in group.budgets}
-        )
+        Series.of(label, group.style(label), {b: list(measure(group.at(label, b)).values()) for b in group.budgets})
         for label in group.labels
         if label != skip
     )
@@ -64,7 +62,7 @@ def by_test_period(group: Group) -> Figure | None:
         return None
     final = {key: run.run.matrix.values[-1] for key, run in group.base.items()}
     whole = {key: np.full(group.periods, run.figure) for key, run in group.base.items()}
-    y = Axis(f"change of {group.metric}", percent=True)
+    y = Axis(f"change of {group.metric}", percent=True, signed=True)
     panels = []
     for what, base in (("no replay on all periods (as the paper)", whole), ("no replay on the same period", final)):
         for budget in group.budgets:
@@ -73,14 +71,12 @@ def by_test_period(group: Group) -> Figure | None:
                 runs = {k: r for k, r in group.at(label, budget).items() if k in base}
                 changes = [run.run.matrix.values[-1] / base[key] - 1 for key, run in runs.items()]
                 lines.append(line(group, label, changes))
-            panels.append(
-                Panel(Lines(Axis("test period"), y, there(lines)), {"budget": budget, "relative to": what})
-            )
+            panels.append(Panel(Lines(Axis("test period"), y, there(lines)), {"budget": budget, "relative to": what}))
     return Figure(
         "test-periods",
         "The last model on the test set of each period",
-        f"{'Lower' if group.lower_is_better else 'Higher'} is better. Old periods are on the left: a line that rises to "
-        "the left forgets. Means over seeds, each relative to the run without replay of the same seed.",
+        f"{'Lower' if group.lower_is_better else 'Higher'} is better. Old periods are on the left: a line that rises "
+        "to the left forgets. Means over seeds, each relative to the run without replay of the same seed.",
         tuple(panels),
     )
 
@@ -92,27 +88,32 @@ def trade_off(group: Group) -> Figure | None:
     relative = bool(group.base)
     series = []
     for label in group.labels:
-        x, y, notes = [], [], []
+        x: list[Spread] = []
+        y: list[Spread] = []
+        notes: list[str] = []
         for budget in group.budgets:
             runs = group.at(label, budget)
             figures = group.changes(runs) if relative else {key: run.figure for key, run in runs.items()}
             across, up = Spread.of(figures.values()), Spread.of(run.forgetting for run in runs.values())
             if across.n and up.n:
-                x.append(across), y.append(up), notes.append(f"budget {budget}")
+                x, y, notes = [*x, across], [*y, up], [*notes, f"budget {budget}"]
             if any(run.is_reference for run in runs.values()):
                 notes = ["any budget"] * len(notes)
                 break
         if x:
-            series.append(
-                Series(label, group.style(label), tuple(s.mean for s in x), tuple(y), tuple(x), tuple(notes))
-            )
-    across_axis = Axis(f"change of {group.metric} relative to no replay", percent=True) if relative else Axis(group.metric)
+            series.append(Series(label, group.style(label), tuple(s.mean for s in x), tuple(y), tuple(x), tuple(notes)))
+    across_axis = (
+        Axis(f"change of {group.metric} relative to no replay", percent=True, signed=True)
+        if relative
+        else Axis(group.metric)
+    )
     corner = "left" if group.lower_is_better else "right"
     return Figure(
         "trade-off",
         "Forgetting against performance",
         f"The best corner is the lower {corner}: good on all periods and nothing forgotten. A point is a strategy at a "
-        "budget, joined from the smallest budget to the largest; the lines through it are standard deviations over seeds.",
+        "budget, joined from the smallest budget to the largest; the lines through it are standard deviations over "
+        "seeds.",
         (Panel(Points(across_axis, Axis(f"forgetting ({group.metric})"), tuple(series), joined=True)),),
     )
 
@@ -120,20 +121,28 @@ def trade_off(group: Group) -> Figure | None:
 def matrix(group: Group) -> Figure:
     """Draw the figure of the model after each period on each test period."""
     panels = []
-    for budget, label, runs in once(group):
-        with np.errstate(over="ignore"):
-            values = np.mean([run.run.matrix.values for run in runs], axis=0)
+    means = [np.mean([run.run.matrix.values for run in runs.values()], axis=0) for _, _, runs in group.once()]
+    known = np.concatenate([values[np.isfinite(values)] for values in means])
+    limits = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    for (budget, label, _), values in zip(group.once(), means, strict=True):
         after = tuple(str(t + 1) for t in range(len(values)))
         tests = tuple(str(t + 1) for t in range(values.shape[1]))
         chart = Heatmap(
-            Axis("test period"), Axis("after period"), Axis(group.metric), tests, after, tuple(map(tuple, values.tolist()))
+            Axis("test period"),
+            Axis("after period"),
+            Axis(group.metric),
+            tests,
+            after,
+            tuple(map(tuple, values.tolist())),
+            limits,
         )
         panels.append(Panel(chart, {"strategy": label, "budget": budget}))
     return Figure(
         "matrix",
         f"{group.metric.capitalize()} of every model on every period",
-        "A row is the model after a period, a column a test set; means over seeds. Down a column you see how a period is "
-        "learnt and then forgotten: left of the diagonal are periods that the model has seen, right of it those to come.",
+        "A row is the model after a period, a column a test set; means over seeds. Down a column you see how a period "
+        "is learnt and then forgotten: left of the diagonal are periods that the model has seen, right of it those to "
+        "come.",
         tuple(panels),
     )
 
@@ -150,19 +159,10 @@ def over_time(group: Group) -> Figure:
     return Figure(
         "over-time",
         f"{group.metric.capitalize()} on the test sets of all periods, after each period",
-        f"{'Lower' if group.lower_is_better else 'Higher'} is better. All test sets count from the start, also of periods "
-        "that a model has not seen yet. Means over seeds.",
+        f"{'Lower' if group.lower_is_better else 'Higher'} is better. All test sets count from the start, also of "
+        "periods that a model has not seen yet. Means over seeds.",
         tuple(panels),
     )
-
-
-def once(group: Group) -> list[tuple[str, str, Sequence[Finished]]]:
-    """Return (budget, strategy, runs); a strategy without a budget comes once, under the word for any."""
-    found: dict[tuple[str, str], Sequence[Finished]] = {}
-    for _, label, runs in group.places():
-        members = list(runs.values())
-        found.setdefault((label, members[0].budget), members)
-    return [(budget, label, runs) for (label, budget), runs in found.items()]
 
 
 def line(group: Group, label: str, rows: Sequence[NDArray[Any]]) -> Series:
@@ -172,4 +172,5 @@ def line(group: Group, label: str, rows: Sequence[NDArray[Any]]) -> Series:
 
 
 def there(lines: Sequence[Series]) -> tuple[Series, ...]:
+    """Return the series that have a point."""
     return tuple(line for line in lines if line.x)

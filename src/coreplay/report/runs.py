@@ -136,7 +136,11 @@ def _markdown(parts: Iterable[tuple[Group, Table]]) -> str:
 
 def _claimed(folder: Path) -> set[Path]:
     """Check that a report may go into the folder; return the files of an earlier one."""
-    subs = [f for f in folder.glob("group-*") if f.is_dir() and re.fullmatch(r"group-\d+", f.name)] if folder.is_dir() else []
+    subs = (
+        [f for f in folder.glob("group-*") if f.is_dir() and re.fullmatch(r"group-\d+", f.name)]
+        if folder.is_dir()
+        else []
+    )
     claim(folder, OURS | {sub.name for sub in subs})
     for sub in subs:
         claim(sub, OURS)
@@ -149,8 +153,8 @@ def _sheet(group: Group, place: str, maps: int, texts: bool, say: Callable[[str]
     notes = []
     if not group.base:
         notes.append(
-            "There is no run without replay (strategy none), so figures relative to it are left out. Carry out the same "
-            "run with replay.strategy=none to see them."
+            "There is no run without replay (strategy none), so figures relative to it are left out. Carry out the "
+            "same run with replay.strategy=none to see them."
         )
     elif len(group.base) < len(group.keys):
         notes.append("Some seeds have no run without replay: what is relative to it shows the others.")

@@ -38,10 +38,10 @@ def _cell(text: str) -> str:
 
 
 def csv_text(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as CSV; a column that a row does not have stays empty.
+    r"""Return rows as CSV; a column that a row does not have stays empty.
 
     >>> csv_text([{"a": 1}, {"a": 2, "b": None}])
-    'a,b\\n1,\\n2,\\n'
+    'a,b\n1,\n2,\n'
     """
     rows = list(records)
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -55,28 +55,23 @@ def csv_text(records: Iterable[Mapping[str, Any]]) -> str:
 def results(group: Group) -> Table:
     """Make the table of results: a row a strategy and budget."""
     rows, records = [], []
-    done = set()
-    for _, label, runs in group.places():
+    for budget, label, runs in group.once():
         members = list(runs.values())
-        own = members[0].budget  # a strategy without a budget has one row
-        if (label, own) in done:
-            continue
-        done.add((label, own))
         figure, lost = Spread.of(r.figure for r in members), Spread.of(r.forgetting for r in members)
         change, seconds = Spread.of(group.changes(runs).values()), Spread.of(r.seconds for r in members)
-        record: dict[str, Any] = {"strategy": label, "budget": own}
+        record: dict[str, Any] = {"strategy": label, "budget": budget}
         for name, spread in ((group.metric, figure), ("relative_change", change), ("forgetting", lost)):
             record |= {name: _or_none(spread), f"{name}_sd": spread.sd}
         records.append(record | {"seeds": len(members), "seconds": seconds.mean})
         cells = (_shown(figure, ".4g"), _shown(change, "+.1%"), _shown(lost, ".3g"))
-        rows.append((label, own, *cells, str(len(members)), f"{seconds.mean:.3g}"))
+        rows.append((label, budget, *cells, str(len(members)), f"{seconds.mean:.3g}"))
     better = "lower" if group.lower_is_better else "higher"
     return Table(
         "results",
         "Results",
-        f"{group.metric.capitalize()} is of the model after the last period on the test sets of all periods ({better} is "
-        "better), the change is relative to no replay at the same seed, forgetting is how much worse the model is than "
-        "the best earlier one. Mean ± standard deviation over seeds.",
+        f"{group.metric.capitalize()} is of the model after the last period on the test sets of all periods ({better} "
+        "is better), the change is relative to no replay at the same seed, forgetting is how much worse the model is "
+        "than the best earlier one. Mean ± standard deviation over seeds.",
         ("strategy", "budget", group.metric, "change to none", "forgetting", "seeds", "seconds"),
         tuple(rows),
         tuple(records),
@@ -124,8 +119,8 @@ def differences(group: Group) -> Table | None:
         "differences",
         "Differences between strategies, seed by seed",
         f"The mean {what} of {group.metric} over the seeds that both strategies have, with its {LEVEL:.0%} interval "
-        "(Student's t). The word is about the first strategy: better or worse if the interval leaves out 0, else unclear. "
-        "Of strategies that do not differ, about one pair in 20 looks as if they did.",
+        "(Student's t). The word is about the first strategy: better or worse if the interval leaves out 0, else "
+        "unclear. Of strategies that do not differ, about one pair in 20 looks as if they did.",
         ("budget", "strategy", "against", what, f"{LEVEL:.0%} interval", "seeds", "the first is"),
         tuple(rows),
         tuple(records),

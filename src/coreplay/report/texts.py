@@ -11,9 +11,9 @@ _SEPARATORS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "<": "\\u003c", ">": "\
 
 
 def clean(text: object) -> str:
-    """Return a text on one line without control characters, marks of direction and halves of surrogate pairs.
+    r"""Return a text on one line without control characters, marks of direction and halves of surrogate pairs.
 
-    >>> clean("play\\n\\x00jazz \\u202egnp.exe")
+    >>> clean("play\n\x00jazz \u202egnp.exe")
     'play ?jazz ?gnp.exe'
     """
     kept = []
@@ -50,10 +50,10 @@ def wrapped(text: str, width: int = 50, most: int = 300) -> str:
 
 
 def embedded(data: Any) -> str:
-    """Return JSON that can stand inside a script element: nothing in it can end the element or begin another.
+    r"""Return JSON that can stand inside a script element: nothing in it can end the element or begin another.
 
     >>> embedded({"name": "</script>", "value": float("nan")})
-    '{"name":"\\\\u003c/script\\\\u003e","value":null}'
+    '{"name":"\\u003c/script\\u003e","value":null}'
     """
     text = json.dumps(_plain(data), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     for sign, code in _SEPARATORS.items():
