@@ -73,7 +73,7 @@ def difference(
     if not pairs:
         return None
     spread = Spread(tuple(math.log(a / b) if ratio else a - b for a, b in pairs))
-    back = math.expm1 if ratio else float
+    back = _change if ratio else float
     if spread.sd is None:
         return Difference(back(spread.mean), None, None, 1, "unclear")
     half = float(t.ppf((1 + LEVEL) / 2, spread.n - 1)) * spread.sd / math.sqrt(spread.n)
@@ -82,3 +82,8 @@ def difference(
     if low > 0 or high < 0:
         word = "better" if (high < 0) == lower_is_better else "worse"
     return Difference(back(spread.mean), back(low), back(high), spread.n, word)
+
+
+def _change(log: float) -> float:
+    """Return a relative change from a logarithm; two seeds far apart make intervals that no number can hold."""
+    return math.expm1(min(log, 700.0))

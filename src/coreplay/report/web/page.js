@@ -82,6 +82,7 @@
     root.dataset.drawn = "no";
     for (const figure of current()) await draw(figure);
     root.dataset.drawn = "yes";
+    performance.mark("drawn");
   }
 
   for (const figure of data.figures) {
