@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from coreplay import __version__, run_commands, sweep_commands
+from coreplay import __version__, report_commands, run_commands, sweep_commands
 from coreplay.data_commands import Json, Seed, parse_options
 from coreplay.data_commands import app as data_app
 from coreplay.display import show_markdown
@@ -30,10 +30,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(run_commands.demo)
+app.command()(sweep_commands.demo)
 app.command()(run_commands.run)
 app.command()(run_commands.runs)
 app.command()(sweep_commands.sweep)
+app.command()(report_commands.report)
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
 

@@ -1,10 +1,8 @@
-"""`coreplay run`, `runs` and `demo`. Thin; heavy imports are inside the commands."""
+"""`coreplay run` and `runs`. Thin; heavy imports are inside the commands."""
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,27 +192,3 @@ def runs(
     for run in found:
         if run.problem:
             typer.echo(f"{run.name}: {run.problem}", err=True)
-
-
-def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and results.")] = Path("demo"),
-    as_json: Json = False,
-) -> None:
-    """Compare strategies of replay on a small synthetic stream, in under three minutes, with a table and a figure.
-
-    What is in the folder already is not done again.
-
-    Example: `coreplay demo`
-    """
-    from coreplay.experiments.comparison import DEMO, compare
-    from coreplay.report.comparison import markdown, write
-
-    with stoppable(output, f"coreplay demo -o {output}"):
-        watch = partial(following, rounds=False)
-        result = compare(DEMO, output / "runs", watch=watch, say=lambda text: print(text, file=sys.stderr))
-    paths = write(result, output)
-    if as_json:
-        typer.echo(json.dumps(result.to_json()))
-        return
-    show_markdown(markdown(result))
-    typer.echo("written: " + ", ".join(str(path) for path in paths))

@@ -1,4 +1,4 @@
-"""`coreplay sweep`: many runs, and a live table of how far they are."""
+"""`coreplay sweep` and `demo`: many runs, a live table of how far they are, and for the demo a report."""
 
 import json
 import sys
@@ -53,11 +53,10 @@ def sweep(
         names = [planned.name for planned in plan.runs]
         typer.echo(json.dumps(names) if as_json else "\n".join(names))
         return
-    with _showing(plan) as (changed, show):
+    with _showing(plan) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
         board = Board(plan.runs, changed)
-        with stoppable(folder, f"coreplay sweep --resume {folder}"):
-            _keep(source, folder)
-            _carry_out(board, folder, on, processes, lambda: show(board))
+        _keep(source, folder)
+        _carry_out(board, folder, on, processes, lambda: show(board))
     failures = board.failures()
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "runs": board.counts(), "failures": failures}))
@@ -67,6 +66,39 @@ def sweep(
     for name, problem in failures.items():
         typer.echo(f"failed: {name}: {problem}", err=True)
     if failures:
+        raise typer.Exit(1)
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and results.")] = Path("demo"),
+    as_json: Json = False,
+) -> None:
+    """Compare strategies of replay on a small synthetic stream, in under three minutes, with a table and a page.
+
+    What is in the folder already is not done again.
+
+    Example: `coreplay demo`
+    """
+    from coreplay.experiments.board import Board
+    from coreplay.experiments.demo import DEMO
+    from coreplay.report.runs import write
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    say(f"{len(DEMO.runs)} runs: making the stream and the vocabulary, and starting the worker processes")
+    with _showing(DEMO) as (changed, show), stoppable(output, f"coreplay demo -o {output}"):
+        board = Board(DEMO.runs, changed)
+        _carry_out(board, output, "local", None, lambda: show(board))
+    for name, problem in board.failures().items():
+        say(f"failed: {name}: {problem}")
+    written = write([output / "runs"], output / "report", say=say)
+    if as_json:
+        typer.echo(json.dumps(written.to_json()))
+    else:
+        show_markdown(written.markdown())
+        typer.echo(f"written: {written.page} (open it in a browser), with every figure and table beside it")
+    if board.failures():
         raise typer.Exit(1)
 
 

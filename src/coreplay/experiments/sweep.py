@@ -129,7 +129,7 @@ def _named(config: Config, given: Mapping[str, Any], others: Mapping[str, Any]) 
         budget = ""
     rest = [_written(name.rpartition(".")[2], value) for name, value in others.items()]
     name = "-".join(filter(None, [strategy, budget, *rest, f"seed{config.seed}"]))
-    return Planned(name, strategy + "".join(f" {part}" for part in rest), budget, config)
+    return Planned(name, " ".join([replay.label(), *rest]), replay.budget_label() if budget else "", config)
 
 
 def _written(name: str, value: Any) -> str:

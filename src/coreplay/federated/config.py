@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
-from coreplay.federated.strategy import check_strategy
+from coreplay.federated.strategy import check_strategy, is_coordinated
 from coreplay.federated.tracker import check_trackers
 from coreplay.files import read_toml
 
@@ -96,6 +96,27 @@ class ReplayConfig(_Part):
         if client in self.budgets:
             return self.budgets[client]
         return self.budget if self.share is None else max(1, round(self.share * offered))
+
+    def label(self) -> str:
+        """Return how tables and figures call the strategy, whatever the budget.
+
+        >>> ReplayConfig().label(), ReplayConfig(strategy="polished", options={"starts": 3}).label()
+        ('corrective, 4 rounds', 'polished (starts=3)')
+        """
+        name, options = self.strategy, [f"{key}={value}" for key, value in self.options.items()]
+        if is_coordinated(name):
+            name += f", {self.rounds} round{'' if self.rounds == 1 else 's'}"
+            options += ["secure"] if self.secure else []
+        return f"{name} ({', '.join(options)})" if options else name
+
+    def budget_label(self) -> str:
+        """Return how tables and figures call the budget.
+
+        >>> ReplayConfig().budget_label(), ReplayConfig(share=0.1).budget_label()
+        ('20', '10 %')
+        """
+        usual = str(self.budget) if self.share is None else f"{100 * self.share:g} %"
+        return f"{usual}, own of {len(self.budgets)}" if self.budgets else usual
 
 
 class GradientsConfig(_Part):

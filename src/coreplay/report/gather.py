@@ -1,0 +1,157 @@
+"""The finished runs below some folders, and in which groups they can be compared.
+
+Runs are compared if all of their configuration is the same but for what a comparison is about (strategy and budget),
+what it is repeated over (seed and sample of clients) and what does not change results (engine, trackers, baseline).
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coreplay.errors import InputError
+from coreplay.federated import Config, Run
+from coreplay.federated.folder import CONFIG
+from coreplay.federated.strategy import ALL, NONE
+from coreplay.files import read_json
+
+Key = tuple[int, int]  # seed and sample of clients: what runs are paired by
+VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.sample")
+ANY = "any"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run with everything that a report says of it."""
+
+    run: Run
+    config: Config
+    versions: dict[str, str]
+    coordination: tuple[dict[str, Any], ...]
+    buffers: tuple[dict[str, Any], ...]
+
+    @property
+    def key(self) -> Key:
+        """What it is paired by."""
+        return self.config.seed, self.config.stream.sample
+
+    @property
+    def label(self) -> str:
+        """Its strategy."""
+        return self.config.replay.label()
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the budget does not matter to it."""
+        return self.config.replay.strategy in (NONE, ALL)
+
+    @property
+    def budget(self) -> str:
+        """Its budget."""
+        return ANY if self.is_reference else self.config.replay.budget_label()
+
+    @property
+    def figure(self) -> float:
+        """The metric after the last period, on the test sets of all periods."""
+        return float(self.run.matrix.all_period()[-1])
+
+    @property
+    def forgetting(self) -> float:
+        """The forgetting after the last period; NaN after a single one."""
+        return float(self.run.matrix.mean_forgetting()[-1])
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return float(sum(self.run.summary["seconds"].values()))
+
+    def setting(self) -> dict[str, str]:
+        """Return the configuration that must agree for runs to be compared, by dotted name."""
+        flat = flattened(self.config.model_dump())
+        kept = {name: value for name, value in flat.items() if not _under(name, VARYING)}
+        return kept | {"measured": f"{self.run.summary['metric']}, {self.run.matrix.totals.shape[1]} periods"}
+
+
+def flattened(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested values by dotted name, as texts.
+
+    >>> flattened({"stream": {"options": {"clients": 5}}, "seed": 0})
+    {'stream.options.clients': '5', 'seed': '0'}
+    """
+    found: dict[str, str] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return found
+
+
+def _under(name: str, sections: Iterable[str]) -> bool:
+    return any(name == section or name.startswith(f"{section}.") for section in sections)
+
+
+def gather(folders: Iterable[Path | str]) -> tuple[list[Finished], list[str]]:
+    """Return all finished runs below the folders, and why others are left out.
+
+    Raises
+    ------
+    InputError
+        If a folder does not exist, or nothing below them is finished.
+    """
+    places = [Path(folder) for folder in folders]
+    for folder in places:
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {str(folder)!r}: name one that holds runs")
+    paths = {path.parent.resolve(): path.parent for folder in places for path in sorted(folder.rglob(CONFIG))}
+    found: list[Finished] = []
+    left: list[str] = []
+    for path in paths.values():
+        try:
+            found.append(_read(path))
+        except InputError as error:
+            left.append(str(error))
+        except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            left.append(f"the run in {str(path)!r} is damaged: {type(error).__name__}: {error}")
+    if not found:
+        names = ", ".join(repr(str(folder)) for folder in places)
+        reason = f" ({left[0]})" if left else ""
+        raise InputError(f"there is no finished run below {names}{reason}: carry one out with coreplay run")
+    return _distinct(found, left), left
+
+
+def _read(path: Path) -> Finished:
+    run = Run.load(path)
+    finished = Finished(
+        run,
+        Config.load(path / CONFIG),
+        {str(name): str(value) for name, value in read_json(path / "versions.json").items()},
+        _lines(path / "coordination.jsonl"),
+        _lines(path / "buffers.jsonl"),
+    )
+    # what a report uses must be there: better to leave a run out than to fail in the middle
+    _ = finished.figure, finished.forgetting, finished.seconds, run.summary["bytes_up"], run.summary["bytes_down"]
+    _ = [(row["period"], row["round"], row["relaxed"], row["integer"]) for row in finished.coordination]
+    _ = [(row["period"], row["kept"], row["arrived"], row["distinct"]) for row in finished.buffers]
+    return finished
+
+
+def _lines(path: Path) -> tuple[dict[str, Any], ...]:
+    if not path.exists():
+        return ()
+    return tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def _distinct(found: list[Finished], left: list[str]) -> list[Finished]:
+    """Keep one of runs that a report can't tell apart; it is worth a word if their numbers differ."""
+    kept: dict[Any, Finished] = {}
+    for run in found:
+        name = (tuple(run.setting().items()), run.label, run.budget, run.key)
+        other = kept.setdefault(name, run)
+        if other is not run and other.figure != run.figure:
+            left.append(
+                f"the run in {str(run.run.folder)!r} has the strategy, budget and seed of the one in "
+                f"{str(other.run.folder)!r}, and other numbers"
+            )
+    return list(kept.values())

@@ -1,0 +1,27 @@
+"""Runs that all tests of the report share: made once, real."""
+
+import shutil
+
+import pytest
+
+from coreplay.report.runs import write
+from tests.report.making import make_runs
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Make six strategies and budgets with three seeds; a stopped run and a damaged one lie beside them."""
+    folder = make_runs(tmp_path_factory.mktemp("report-runs"), (0, 1, 2))
+    shutil.copytree(folder / "none-seed0", folder / "deep/down/stopped")
+    (folder / "deep/down/stopped/summary.json").unlink()
+    shutil.copytree(folder / "none-seed0", folder / "damaged")
+    (folder / "damaged/metrics.jsonl").write_text("{")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def written(runs, tmp_path_factory):
+    """Write the report on those runs once."""
+    said = []
+    report = write([runs], tmp_path_factory.mktemp("report") / "report", maps=2, say=said.append)
+    return report, said

@@ -1,0 +1,53 @@
+"""Small real runs for the tests of the report, and for its benchmark: real folders, seconds to make."""
+
+import json
+from pathlib import Path
+
+from coreplay.engines import LocalEngine, prepare, run
+from coreplay.engines.api import Prepared
+from coreplay.federated import Config, FlatModel
+
+TINY = {
+    "stream": {"options": {"clients": 5, "periods": 3, "samples": 10}},
+    "task": {
+        "options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
+    },
+    "federated": {"rounds": 1, "batch_size": 8},
+    "replay": {"budget": 2, "rounds": 2},
+    "gradients": {"size": 64},
+    "engine": {"workers": 1, "checkpoint_seconds": 1000.0},
+}
+STRATEGIES = (
+    {"replay.strategy": "none"},
+    {"replay.strategy": "full_history"},
+    *(
+        {"replay.strategy": name, "replay.budget": budget}
+        for name in ("naive_uniform", "corrective")
+        for budget in (2, 4)
+    ),
+)
+
+
+def make_runs(folder: Path, seeds: tuple[int, ...], base: dict = TINY, changes: tuple[dict, ...] = STRATEGIES) -> Path:
+    """Carry out runs of some strategies and seeds on one set of workers; return the folder that holds them."""
+    things = prepare(Config.make(base))
+    with LocalEngine(things.stream, things.task, things.start, 1) as engine:
+        for seed in seeds:
+            start = FlatModel(things.task.model(seed)).numpy().copy()
+            for change in changes:
+                config = Config.make(base, change | {"seed": seed})
+                name = "-".join(str(value) for value in change.values())
+                path = folder / f"{name}-seed{seed}"
+                run(config, path, prepared=Prepared(things.stream, things.task, start), engine=engine)
+                if not (path / "buffers.jsonl").exists() and config.replay.strategy != "none":
+                    add_buffers(path)
+    return folder
+
+
+def add_buffers(path: Path) -> None:
+    """Write a record of what buffers hold, as a run does."""
+    rows = [
+        {"period": 0, "clients": 5, "kept": 10, "arrived": [10], "distinct": 9},
+        {"period": 1, "clients": 5, "kept": 10, "arrived": [6, 4], "distinct": 8},
+    ]
+    (path / "buffers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,199 @@
+"""The report as a whole: which runs, which numbers, which files."""
+
+import csv
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from coreplay.errors import InputError
+from coreplay.federated import Config
+from coreplay.report.charts import records
+from coreplay.report.gather import gather
+from coreplay.report.groups import grouped
+from coreplay.report.runs import FIGURES, MAKERS, OURS, TABLES, markdown, write
+
+
+def summary(runs, name, seed):
+    return json.loads((runs / f"{name}-seed{seed}" / "summary.json").read_text())["metrics"]
+
+
+def table(report, name):
+    with (report.folder / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_finished_runs_are_found_at_any_depth_and_others_named(runs, written):
+    report, said = written
+    assert len(report.sheets) == 1
+    assert len(report.sheets[0].group.runs) == 18
+    assert any("stopped" in text and "not finished" in text for text in report.left_out)
+    assert any("damaged" in text for text in report.left_out)
+    assert len(report.left_out) == 2
+    assert sum(text.startswith("warning: left out") for text in said) == 2
+
+
+def test_nothing_finished_is_an_error(tmp_path, runs):
+    with pytest.raises(InputError, match="there is no finished run below"):
+        gather([tmp_path])
+    with pytest.raises(InputError, match="not finished"):
+        gather([runs / "deep"])
+    with pytest.raises(InputError, match="there is no folder"):
+        gather([tmp_path / "absent"])
+
+
+def test_a_run_named_twice_counts_once(runs):
+    assert len(gather([runs, runs / "none-seed0", runs / "../" / runs.name])[0]) == 18
+
+
+def test_results_are_the_means_of_the_summaries(runs, written):
+    rows = {(row["strategy"], row["budget"]): row for row in table(written[0], "results")}
+    assert set(rows) == {
+        *(("none", "any"), ("full_history", "any")),
+        *((name, budget) for name in ("naive_uniform", "corrective, 2 rounds") for budget in ("2", "4")),
+    }
+    finals = [summary(runs, "corrective-4", seed)["perplexity"][-1] for seed in range(3)]
+    before = [summary(runs, "none", seed)["perplexity"][-1] for seed in range(3)]
+    lost = [summary(runs, "corrective-4", seed)["forgetting"][-1] for seed in range(3)]
+    row = rows["corrective, 2 rounds", "4"]
+    changes = [a / b - 1 for a, b in zip(finals, before, strict=True)]
+    assert float(row["perplexity"]) == pytest.approx(np.mean(finals))
+    assert float(row["perplexity_sd"]) == pytest.approx(np.std(finals, ddof=1))
+    assert float(row["relative_change"]) == pytest.approx(np.mean(changes))
+    assert float(row["relative_change_sd"]) == pytest.approx(np.std(changes, ddof=1))
+    assert float(row["forgetting"]) == pytest.approx(np.mean(lost))
+    bars = {(r["series"], r["budget"]): r for r in table(written[0], "relative-change")}
+    assert float(bars["corrective, 2 rounds", "4"]["change of perplexity"]) == pytest.approx(np.mean(changes))
+    assert bars["full_history", "2"]["each"] == bars["full_history", "4"]["each"]
+    assert "none" not in {series for series, _ in bars}
+
+
+def test_lines_by_test_period_are_relative_to_the_same_seed(runs, written):
+    def values(name, seed):
+        rows = [json.loads(line) for line in (runs / f"{name}-seed{seed}" / "metrics.jsonl").read_text().splitlines()]
+        return [row["perplexity"] for row in rows if row["period"] == 2]
+
+    ratios = []
+    for seed in range(3):
+        whole = summary(runs, "none", seed)["perplexity"][-1]
+        ratios.append(values("naive_uniform-2", seed)[1] / whole - 1)
+    (row,) = (
+        row
+        for row in table(written[0], "test-periods")
+        if (row["series"], row["budget"], row["test period"]) == ("naive_uniform", "2", "2")
+        and "paper" in row["relative to"]
+    )
+    assert float(row["change of perplexity"]) == pytest.approx(np.mean(ratios))
+
+
+def test_every_figure_and_table_is_there_as_files(written):
+    report, _ = written
+    names = {path.name for path in report.folder.iterdir()}
+    assert names == {path.name for path in report.files}
+    assert names <= OURS
+    expected = {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg", "csv")}
+    assert names == {"index.html"} | expected | {f"{name}.{suffix}" for name in TABLES for suffix in ("csv", "md")}
+    assert all(path.stat().st_size > 100 for path in report.files)
+    group = report.sheets[0].group
+    assert [figure.name for make in MAKERS if (figure := make(group))] == list(FIGURES[:-1])
+    assert {figure.name for figure in report.sheets[0].figures} == set(FIGURES)
+    json.dumps(report.to_json(), allow_nan=False)
+
+
+def test_the_map_shows_what_the_buffers_hold(runs, written):
+    from coreplay.replay import Store
+
+    figure = next(figure for figure in written[0].sheets[0].figures if figure.name == "map")
+    assert len({panel.choice["client"] for panel in figure.panels}) == 2
+    panel = next(p for p in figure.panels if p.choice["budget"] == "4" and p.choice["strategy"] == "naive_uniform")
+    offered, kept = panel.chart.series
+    with Store.open(runs / "naive_uniform-4-seed0/buffers.sqlite") as store:
+        items = store.load(panel.choice["client"]).items
+    assert len(kept.x) == len(items) == 4
+    periods = sorted(f"arrived in period {item.period + 1}" for item in items)
+    assert sorted(kept.notes) == periods  # and no text of the sample, unless it is asked for
+    assert len(offered.x) > 0
+
+
+def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report/map.png").write_text("old")
+    report = write([runs / "none-seed0", runs / "corrective-2-seed0"], tmp_path / "report", maps=0)
+    assert not (tmp_path / "report/map.png").exists()
+    assert any("one seed" in note for note in report.sheets[0].notes)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("")
+    with pytest.raises(InputError, match=r"thesis\.tex"):
+        write([runs], tmp_path / "mine")
+
+
+def test_without_no_replay_relative_figures_are_left_out_with_a_note(runs):
+    (group,) = grouped(gather([runs / "naive_uniform-2-seed0", runs / "corrective-2-seed0"])[0])
+    names = [figure.name for make in MAKERS if (figure := make(group))]
+    assert "relative-change" not in names
+    assert "test-periods" not in names
+    assert {"forgetting", "trade-off", "matrix"} <= set(names)
+    assert "perplexity" in records(next(make(group) for make in MAKERS if make(group).name == "trade-off"))[0]
+
+
+def test_groups_are_named_by_what_differs(runs, tmp_path):
+    for seed in (0, 1):
+        shutil.copytree(runs / f"none-seed{seed}", tmp_path / f"a{seed}")
+        shutil.copytree(runs / f"none-seed{seed}", tmp_path / f"b{seed}")
+        config = Config.load(tmp_path / f"b{seed}/config.toml", {"federated.rounds": 7, "stream.options.samples": 11})
+        (tmp_path / f"b{seed}/config.toml").write_text(config.toml())
+    groups = grouped(gather([tmp_path])[0])
+    assert [group.name for group in groups] == [
+        "federated.rounds = 1, stream.options.samples = 10",
+        "federated.rounds = 7, stream.options.samples = 11",
+    ]
+    assert [len(group.runs) for group in groups] == [2, 2]
+    text = markdown([tmp_path])
+    assert text.count("| none | any |") == 2
+    assert "**federated.rounds = 7" in text
+
+
+def test_a_stream_that_is_gone_is_said(runs, tmp_path):
+    for name in ("none-seed0", "corrective-2-seed0"):
+        shutil.copytree(runs / name, tmp_path / name)
+        stream = {"stream": {"source": "files", "options": {"path": str(tmp_path / "gone.jsonl")}}}
+        config = Config.load(tmp_path / name / "config.toml").model_dump() | stream
+        (tmp_path / name / "config.toml").write_text(Config.make(config).toml())
+    report = write([tmp_path], tmp_path / "report")
+    assert any("no map of the gradient space" in note and "gone.jsonl" in note for note in report.sheets[0].notes)
+    assert "gone.jsonl" in report.page.read_text()
+
+
+def test_the_same_strategy_budget_and_seed_with_other_numbers_is_said(runs, tmp_path):
+    shutil.copytree(runs / "none-seed0", tmp_path / "a")
+    shutil.copytree(runs / "none-seed0", tmp_path / "b")
+    assert gather([tmp_path])[1] == []
+    lines = (tmp_path / "b/metrics.jsonl").read_text().replace('"weight": ', '"weight": 1')
+    (tmp_path / "b/metrics.jsonl").write_text(lines)
+    found, left = gather([tmp_path])
+    assert len(found) == 1
+    assert "other numbers" in left[0]
+
+
+def test_the_command(runs, tmp_path, capsys, monkeypatch):
+    from coreplay.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(runs / "none-seed0"), str(runs / "naive_uniform-2-seed0"), "--maps", "0", "--json"]
+    monkeypatch.setattr(sys, "argv", ["coreplay", "report", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr()
+    assert not end.value.code
+    result = json.loads(shown.out)
+    assert result["page"] == "report/index.html"
+    assert result["groups"][0]["results"][1]["strategy"] == "naive_uniform"
+    assert "writing the page" in shown.err
+    assert (tmp_path / "report/index.html").exists()
+    monkeypatch.setattr(sys, "argv", ["coreplay", "report", str(tmp_path), "--json"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "no finished run" in capsys.readouterr().err
