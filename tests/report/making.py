@@ -1,6 +1,5 @@
 """Small real runs for the tests of the report, and for its benchmark: real folders, seconds to make."""
 
-import json
 from pathlib import Path
 
 from coreplay.engines import LocalEngine, prepare, run
@@ -39,15 +38,4 @@ def make_runs(folder: Path, seeds: tuple[int, ...], base: dict = TINY, changes: 
                 name = "-".join(str(value) for value in change.values())
                 path = folder / f"{name}-seed{seed}"
                 run(config, path, prepared=Prepared(things.stream, things.task, start), engine=engine)
-                if not (path / "buffers.jsonl").exists() and config.replay.strategy != "none":
-                    add_buffers(path)
     return folder
-
-
-def add_buffers(path: Path) -> None:
-    """Write a record of what buffers hold, as a run does."""
-    rows = [
-        {"period": 0, "clients": 5, "kept": 10, "arrived": [10], "distinct": 9},
-        {"period": 1, "clients": 5, "kept": 10, "arrived": [6, 4], "distinct": 8},
-    ]
-    (path / "buffers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
