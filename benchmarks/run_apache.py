@@ -19,7 +19,7 @@ from benchmarks.run_memory import proportional, tree
 CONFIG = {
     "stream": {"source": "files"},
     "task": {"name": "masked_lm", "options": {"vocabulary_size": 8192, "longest": 24}},
-    "federated": {"rounds": 10, "clients": 100, "optimizer": "adamw", "learning_rate": 0.0005, "batch_size": 16},
+    "federated": {"rounds": 5, "clients": 100, "optimizer": "adamw", "learning_rate": 0.0005, "batch_size": 16},
     "replay": {"strategy": "corrective", "budget": 20, "rounds": 4},
     "gradients": {"size": 4096, "parameters": ["*.layer.3.*"]},
 }

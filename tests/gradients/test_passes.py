@@ -1,8 +1,11 @@
 """Owners, graph edges and plans, each alone."""
 
+import gc
+
 import torch
 from torch import nn
 
+from coreplay.gradients import gradient_matrix
 from coreplay.gradients.autograph import parameter_edges
 from coreplay.gradients.owners import MOST_SAMPLES, find_owners, signatures
 from coreplay.gradients.passes import Passes
@@ -54,3 +57,22 @@ def test_less_memory_means_fewer_samples_together():
     problem = Problem(model, lambda m, x: m(x).square().sum(1), batch, 128, select_parameters(model, None))
     sizes = [max(b - a for a, b in Passes(problem, limit).ranges) for limit in (20_000, 100_000, 10**9)]
     assert sizes[0] < sizes[1] < sizes[2] == MOST_SAMPLES
+
+
+def test_nothing_of_a_pass_outlives_the_matrix():
+    """A saved output that knows its place in the graph would hold the graph, which holds it; no collector sees that."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.LayerNorm(4), nn.Linear(4, 2), nn.Softmax(dim=1))
+
+    def alive():
+        gc.collect()
+        return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
+
+    def loss(model, batch):
+        return model(batch).square().sum(dim=1)
+
+    for backend, options in (("factored", {}), ("dense", {}), ("sketch", {"size": 16})):
+        gradient_matrix(model, loss, torch.randn(5, 3), backend, **options).gram()
+        before = alive()
+        for _ in range(3):
+            gradient_matrix(model, loss, torch.randn(5, 3), backend, **options).gram()
+        assert alive() == before, backend

@@ -119,7 +119,9 @@ def _saved_bytes() -> Iterator[dict[int, int]]:
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         found[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return (
+            tensor.detach()
+        )  # with its place in the graph a saved output would hold the graph, which holds it, for ever
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         yield found
