@@ -119,9 +119,7 @@ def _saved_bytes() -> Iterator[dict[int, int]]:
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         found[storage.data_ptr()] = storage.nbytes()
-        return (
-            tensor.detach()
-        )  # with its place in the graph a saved output would hold the graph, which holds it, for ever
+        return tensor.detach()  # with its place in the graph, a saved output and the graph would hold each other
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         yield found
