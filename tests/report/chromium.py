@@ -75,7 +75,7 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Return the addresses that the page has asked for."""
+        """Return the addresses that the open page has asked for, itself among them."""
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
-        return [params["request"]["url"] for params in sent]
+        return [params["request"]["url"] for params in sent if params["documentURL"] == self.driver.current_url]

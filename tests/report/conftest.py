@@ -5,13 +5,13 @@ import shutil
 import pytest
 
 from coreplay.report.runs import write
-from tests.report.making import make_runs
+from tests.report.making import SEEDS, make_runs
 
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Make six strategies and budgets with three seeds; a stopped run and a damaged one lie beside them."""
-    folder = make_runs(tmp_path_factory.mktemp("report-runs"), (0, 1, 2))
+    """Make six strategies and budgets with two seeds; a stopped run and a damaged one lie beside them."""
+    folder = make_runs(tmp_path_factory.mktemp("report-runs"), SEEDS)
     shutil.copytree(folder / "none-seed0", folder / "deep/down/stopped")
     (folder / "deep/down/stopped/summary.json").unlink()
     shutil.copytree(folder / "none-seed0", folder / "damaged")
@@ -25,3 +25,9 @@ def written(runs, tmp_path_factory):
     said = []
     report = write([runs], tmp_path_factory.mktemp("report") / "report", maps=2, say=said.append)
     return report, said
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave out drawing the files of figures, which takes longest."""
+    monkeypatch.setattr("coreplay.report.runs.save", lambda figure, place: [])

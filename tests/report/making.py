@@ -16,6 +16,7 @@ TINY = {
     "gradients": {"size": 64},
     "engine": {"workers": 1, "checkpoint_seconds": 1000.0},
 }
+SEEDS = (0, 1)
 STRATEGIES = (
     {"replay.strategy": "none"},
     {"replay.strategy": "full_history"},

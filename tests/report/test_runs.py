@@ -14,6 +14,7 @@ from coreplay.report.charts import records
 from coreplay.report.gather import gather
 from coreplay.report.groups import grouped
 from coreplay.report.runs import FIGURES, MAKERS, OURS, TABLES, markdown, write
+from tests.report.making import SEEDS
 
 
 def summary(runs, name, seed):
@@ -28,7 +29,7 @@ def table(report, name):
 def test_finished_runs_are_found_at_any_depth_and_others_named(runs, written):
     report, said = written
     assert len(report.sheets) == 1
-    assert len(report.sheets[0].group.runs) == 18
+    assert len(report.sheets[0].group.runs) == 6 * len(SEEDS)
     assert any("stopped" in text and "not finished" in text for text in report.left_out)
     assert any("damaged" in text for text in report.left_out)
     assert len(report.left_out) == 2
@@ -45,7 +46,7 @@ def test_nothing_finished_is_an_error(tmp_path, runs):
 
 
 def test_a_run_named_twice_counts_once(runs):
-    assert len(gather([runs, runs / "none-seed0", runs / "../" / runs.name])[0]) == 18
+    assert len(gather([runs, runs / "none-seed0", runs / "../" / runs.name])[0]) == 6 * len(SEEDS)
 
 
 def test_results_are_the_means_of_the_summaries(runs, written):
@@ -54,9 +55,9 @@ def test_results_are_the_means_of_the_summaries(runs, written):
         *(("none", "any"), ("full_history", "any")),
         *((name, budget) for name in ("naive_uniform", "corrective, 2 rounds") for budget in ("2", "4")),
     }
-    finals = [summary(runs, "corrective-4", seed)["perplexity"][-1] for seed in range(3)]
-    before = [summary(runs, "none", seed)["perplexity"][-1] for seed in range(3)]
-    lost = [summary(runs, "corrective-4", seed)["forgetting"][-1] for seed in range(3)]
+    finals = [summary(runs, "corrective-4", seed)["perplexity"][-1] for seed in SEEDS]
+    before = [summary(runs, "none", seed)["perplexity"][-1] for seed in SEEDS]
+    lost = [summary(runs, "corrective-4", seed)["forgetting"][-1] for seed in SEEDS]
     row = rows["corrective, 2 rounds", "4"]
     changes = [a / b - 1 for a, b in zip(finals, before, strict=True)]
     assert float(row["perplexity"]) == pytest.approx(np.mean(finals))
@@ -76,7 +77,7 @@ def test_lines_by_test_period_are_relative_to_the_same_seed(runs, written):
         return [row["perplexity"] for row in rows if row["period"] == 2]
 
     ratios = []
-    for seed in range(3):
+    for seed in SEEDS:
         whole = summary(runs, "none", seed)["perplexity"][-1]
         ratios.append(values("naive_uniform-2", seed)[1] / whole - 1)
     (row,) = (
@@ -117,7 +118,7 @@ def test_the_map_shows_what_the_buffers_hold(runs, written):
     assert len(offered.x) > 0
 
 
-def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_path):
+def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_path, undrawn):
     (tmp_path / "report").mkdir()
     (tmp_path / "report/map.png").write_text("old")
     report = write([runs / "none-seed0", runs / "corrective-2-seed0"], tmp_path / "report", maps=0)
@@ -155,7 +156,7 @@ def test_groups_are_named_by_what_differs(runs, tmp_path):
     assert "**federated.rounds = 7" in text
 
 
-def test_a_stream_that_is_gone_is_said(runs, tmp_path):
+def test_a_stream_that_is_gone_is_said(runs, tmp_path, undrawn):
     for name in ("none-seed0", "corrective-2-seed0"):
         shutil.copytree(runs / name, tmp_path / name)
         stream = {"stream": {"source": "files", "options": {"path": str(tmp_path / "gone.jsonl")}}}
@@ -177,7 +178,7 @@ def test_the_same_strategy_budget_and_seed_with_other_numbers_is_said(runs, tmp_
     assert "other numbers" in left[0]
 
 
-def test_the_command(runs, tmp_path, capsys, monkeypatch):
+def test_the_command(runs, tmp_path, capsys, monkeypatch, undrawn):
     from coreplay.cli import main
 
     monkeypatch.chdir(tmp_path)

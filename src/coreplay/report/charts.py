@@ -74,7 +74,6 @@ class Series:
     y: tuple[Spread, ...]
     wide: tuple[Spread, ...] = ()  # the spread of x, where x is a mean too
     notes: tuple[str, ...] = ()
-    legend: str = ""  # several series may stand under one name
 
     @staticmethod
     def of(label: str, style: Style, points: Mapping[Any, Sequence[float]]) -> "Series":

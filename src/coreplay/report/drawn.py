@@ -9,6 +9,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from coreplay.files import replacing
@@ -16,6 +17,7 @@ from coreplay.report.charts import INK, MUTED, Axis, Bars, Chart, Figure, Heatma
 from coreplay.report.texts import clean
 
 MOST = 24  # views in one file: more would be too small to read; the page has them all
+FEW = 6  # views that find their own places
 MARKS = {
     "circle": "o",
     "square": "s",
@@ -51,27 +53,50 @@ def draw(figure: Figure) -> Drawing:
     columns = min(len(panels), 3)
     rows = math.ceil(len(panels) / columns)
     size = (7.2, 4.6) if columns == 1 else (4.2 * columns, 3.4 * rows + 0.8)
-    chart = Drawing(figsize=size, layout="constrained")
+    few = len(panels) <= FEW
+    chart = Drawing(figsize=size, layout="constrained" if few else None)
     FigureCanvasAgg(chart)
     places = chart.subplots(rows, columns, squeeze=False).ravel()
     names: dict[str, Any] = {}
-    for axes, panel in zip(places, panels, strict=False):
-        _draw(axes, panel.chart)
+    for number, (axes, panel) in enumerate(zip(places, panels, strict=False)):
+        image = _draw(axes, panel.chart)
         if panel.choice:
-            axes.set_title(clean(panel.title), fontsize=9, wrap=True)
+            axes.set_title(clean(panel.title), fontsize=9 if few else 8)
+        axes.set_xlabel(clean(panel.chart.x.title) if number + columns >= len(panels) or few else "")
+        axes.set_ylabel(clean(panel.chart.y.title) if number % columns == 0 else "")
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             names.setdefault(name, handle)
     for axes in places[len(panels) :]:
         axes.set_visible(False)
     more = f" (the first {MOST} of {len(figure.panels)} views)" if len(figure.panels) > MOST else ""
     chart.suptitle(clean(figure.title) + more, fontsize=11)
+    across = 3 if size[0] < 8 else 4
+    if not few:
+        _spaced(chart, rows, columns, below=0.7 + 0.22 * math.ceil(len(names) / across))
+    if image is not None and isinstance(panels[0].chart, Heatmap):  # one for all: their limits are the same
+        chart.colorbar(image, ax=list(places), label=clean(panels[0].chart.value.title), fraction=0.03, pad=0.02)
     if names:
-        columns = 3 if size[0] < 8 else 4
-        chart.legend(names.values(), names.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        place = "outside lower center" if few else "lower center"
+        chart.legend(names.values(), names.keys(), loc=place, ncols=across, frameon=False, fontsize=8)
     return chart
 
 
-def _draw(axes: Axes, chart: Chart) -> None:
+def _spaced(chart: Drawing, rows: int, columns: int, below: float) -> None:
+    """Set the space around and between many views, in inches: to have it found out takes seconds."""
+    width, height = chart.get_size_inches()
+    gaps = (0.5, 0.9)
+    wide, high = width - 1.0 - gaps[0] * (columns - 1), height - 0.8 - below - gaps[1] * (rows - 1)
+    chart.subplots_adjust(
+        left=0.8 / width,
+        right=1 - 0.2 / width,
+        top=1 - 0.8 / height,
+        bottom=below / height,
+        wspace=gaps[0] * columns / wide,
+        hspace=gaps[1] * rows / high,
+    )
+
+
+def _draw(axes: Axes, chart: Chart) -> AxesImage | None:
     match chart:
         case Bars():
             _bars(axes, chart)
@@ -82,13 +107,11 @@ def _draw(axes: Axes, chart: Chart) -> None:
         case Points():
             _points(axes, chart)
         case Heatmap():
-            _heatmap(axes, chart)
-            return
-    axes.set_xlabel(clean(chart.x.title))
+            return _heatmap(axes, chart)
     _scale(axes.xaxis, chart.x)
-    axes.set_ylabel(clean(chart.y.title))
     _scale(axes.yaxis, chart.y)
     axes.spines[["top", "right"]].set_visible(False)
+    return None
 
 
 def _scale(axis: Any, meaning: Axis) -> None:
@@ -161,26 +184,22 @@ def _points(axes: Axes, chart: Points) -> None:
             axes.errorbar(series.x, heights, up, across, fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.6)
         if chart.bare and series.style.colour == MUTED:
             look |= {"markersize": 3, "alpha": 0.5}
-        axes.plot(series.x, heights, label=clean(series.legend or series.label), **look)
+        axes.plot(series.x, heights, label=clean(series.label), **look)
     if chart.bare:
         axes.set_xticks([])
         axes.set_yticks([])
 
 
-def _heatmap(axes: Axes, chart: Heatmap) -> None:
+def _heatmap(axes: Axes, chart: Heatmap) -> AxesImage:
     values = np.array(chart.values, dtype=float)
-    shown = axes.imshow(
-        values, cmap="cividis", aspect="auto", interpolation="nearest", vmin=chart.limits[0], vmax=chart.limits[1]
-    )
-    colours = axes.figure.colorbar(shown, ax=axes)
-    colours.set_label(clean(chart.value.title), fontsize=8)
+    low, high = chart.limits
+    shown = axes.imshow(values, cmap="cividis", aspect="auto", interpolation="nearest", vmin=low, vmax=high)
     step = max(1, len(chart.columns) // 10)
     axes.set_xticks(range(0, len(chart.columns), step), chart.columns[::step])
     step = max(1, len(chart.rows) // 10)
     axes.set_yticks(range(0, len(chart.rows), step), chart.rows[::step])
-    axes.set(xlabel=clean(chart.x.title), ylabel=clean(chart.y.title))
     if values.size <= 36:
-        middle = sum(chart.limits) / 2
         for (row, column), value in np.ndenumerate(values):
-            colour = "black" if value > middle else "white"
+            colour = "black" if value > (low + high) / 2 else "white"
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color=colour)
+    return shown

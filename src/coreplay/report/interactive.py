@@ -77,7 +77,7 @@ def _shown(spread: Spread, axis: Axis) -> str:
 def _base(series: Series, chart: Bars | Lines | Points, kind: str) -> Json:
     return {
         "type": kind,
-        "name": label(series.legend or series.label),
+        "name": label(series.label),
         "legendgroup": label(series.label),
         "y": [y.mean for y in series.y],
         "hovertext": [_said(series, k, chart) for k in range(len(series.y))],
