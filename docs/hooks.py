@@ -1,8 +1,8 @@
 """What mkdocs does with the pages besides: fill in what is generated, and follow links that lead out of docs/.
 
 A page that says `<!-- generated: NAME -->` gets that part from the program itself (`GENERATED`), and one that says
-`<!-- included: PATH -->` gets a file of the repository. A link to a file outside docs/, which works where the repository
-is viewed, leads on the site to a page with that file in it.
+`<!-- included: PATH -->` gets a file of the repository. A link to a file outside docs/, which works where the
+repository is viewed, leads on the site to a page with that file in it.
 """
 
 import inspect
@@ -139,7 +139,7 @@ def configuration() -> str:
         if isinstance(default, BaseModel):
             part = type(default)
             lines += [f"## [{name}]", "", part.__doc__ or "", "", *_fields(part), ""]
-    lines += ["## Presets", "", 'What `preset = "NAME"` in the first line of a file stands for; the rest changes it.', ""]
+    lines += ["## Presets", "", 'What `preset = "NAME"` at the top of a file stands for; the rest changes it.', ""]
     for name, values in PRESETS.items():
         lines += [f"### {name}", "", "```json", json.dumps(values, indent=2), "```", ""]
     return "\n".join(lines)
