@@ -22,7 +22,6 @@ from coreplay.errors import InputError
 from coreplay.flower_commands import app as flower_app
 
 
-
 def _keep_help() -> None:
     """Let arguments keep their help: click 8.5 sets one of its own in its constructor, which typer calls last."""
     plain = TyperArgument.__init__
@@ -114,8 +113,8 @@ def select(
 ) -> None:
     """Choose which samples of a pool to keep.
 
-    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, and besides `features` (for herding) and `new`
-    (True for each sample that is new; for approximate_uniform and fixed_proportion).
+    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, and besides `features` (for herding) and
+    `new` (True for each sample that is new; for approximate_uniform and fixed_proportion).
 
     Example: `coreplay select gradients.npy --budget 20`
 

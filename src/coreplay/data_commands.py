@@ -129,8 +129,8 @@ def describe(
 ) -> None:
     """Show what a stream is like: sizes, heterogeneity of the clients, drift over the periods.
 
-    Divergences are shown beside those of a random split of the same sizes. Times are cut into ten periods of equal length
-    unless you say otherwise.
+    Divergences are shown beside those of a random split of the same sizes. Times are cut into ten periods of equal
+    length unless you say otherwise.
 
     Example: `coreplay data describe stream.jsonl.gz --figure stream.png`
 
