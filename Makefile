@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint constraints clean
+.PHONY: demo test lint docs constraints clean
 
 demo: $(VENV)/.installed
 	$(BIN)/coreplay demo
@@ -19,6 +19,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "coreplay needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +32,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	touch $(VENV)/.installed $(VENV)/.installed-docs $@
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --constraint constraints.txt --editable '.[docs]'
 	touch $(VENV)/.installed $@
 
 # The pins, made anew from the ranges of pyproject.toml with every extra.
@@ -40,4 +47,4 @@ constraints:
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) dist build demo
+	rm -rf $(VENV) dist build demo site

@@ -34,6 +34,17 @@ def test_help_shows_an_example(command):
     assert f"Example: coreplay {command}" in shown.stdout
 
 
+def test_help_explains_arguments():
+    assert "Gradients, one row a sample" in coreplay("select", "--help").stdout
+    assert "with --resume, the run's folder" in coreplay("run", "--help").stdout
+
+
+def test_select_says_that_a_small_pool_is_kept_whole(pool):
+    shown = coreplay("select", pool / "pool.npy", "--budget", 12)
+    assert len(shown.stdout.split()) == 12
+    assert "the pool of 12 is not larger than the budget of 12: all is kept" in shown.stderr
+
+
 def test_version_and_help_import_nothing_heavy():
     script = (
         "import sys; sys.argv = ['coreplay', '--help']\n"

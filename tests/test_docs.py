@@ -1,9 +1,19 @@
-"""Every Python block of README and docs runs; shell blocks name real commands and options; TOML blocks are valid."""
+"""The code in README and docs: blocks run, commands and options are real, configurations are valid, the site builds.
 
+On the start page and in the tutorials a reader goes from block to block, so there the blocks of a page run in order in
+one folder: a block with a title is written to the file of that name, Python and shell blocks are carried out. On all
+other pages each Python block runs by itself, and of shell blocks the names and options are checked. Comments mark the
+exceptions: `<!-- not run: WHY -->` before a block of which names and options are checked alone, and
+`<!-- excerpt: FILE -->` before one whose lines must stand in that file.
+"""
+
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,50 +23,114 @@ from coreplay.federated import Config
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+WALKED = [ROOT / "docs/index.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]
+SURROUNDINGS = os.environ | {
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+    "NO_MKDOCS_2_WARNING": "1",  # an advertisement of mkdocs-material
+}
 
 
-def blocks(language):
-    for page in PAGES:
-        for k, code in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)):
-            yield pytest.param(code, id=f"{page.relative_to(ROOT)}-{k}")
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its title if it has one, the comment that marks it, and its text."""
+
+    language: str
+    title: str
+    mark: str
+    code: str
 
 
-@pytest.mark.parametrize("code", list(blocks("python")))
-def test_python_block_runs(code, tmp_path):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
+def blocks_of(page):
+    found = re.findall(r'(?:<!-- (.*?) -->\n)?```(\w+)(?: title="(.*?)")?\n(.*?)```', page.read_text(), re.DOTALL)
+    return [Block(language, title, mark, code) for mark, language, title, code in found]
 
 
-@pytest.mark.parametrize("code", list(blocks("sh")))
-def test_shell_block_names_real_commands(code):
-    for line in code.splitlines():
+def blocks(language, pages=PAGES):
+    for page in pages:
+        of_language = [block for block in blocks_of(page) if block.language == language]
+        for k, block in enumerate(of_language):
+            yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{k}")
+
+
+def run(command, folder):
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=SURROUNDINGS, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("block", list(blocks("python", [page for page in PAGES if page not in WALKED])))
+def test_python_block_runs(block, tmp_path):
+    run([sys.executable, "-c", block.code], tmp_path)
+
+
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
+def test_a_reader_can_walk_through_the_page(page, tmp_path):
+    for block in blocks_of(page):
+        if block.mark.startswith("excerpt: "):
+            file = (ROOT / block.mark.removeprefix("excerpt: ")).read_text().splitlines()
+            assert [line for line in block.code.splitlines() if line not in file] == []
+        elif block.title:
+            (tmp_path / block.title).write_text(block.code)
+        elif block.language == "python":
+            run([sys.executable, "-c", block.code], tmp_path)
+        elif block.language == "sh" and not block.mark.startswith("not run: "):
+            run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path)
+
+
+@cache
+def help_of(command):
+    return run([sys.executable, "-c", "from coreplay.cli import main; main()", *command, "--help"], ROOT)
+
+
+@pytest.mark.parametrize("block", list(blocks("sh")))
+def test_shell_block_names_real_commands(block):
+    for line in block.code.splitlines():
         words = line.split("#")[0].split()
         if words[:1] == ["coreplay"]:
-            command = words[1:3] if words[1] in ("data", "flower") else words[1:2]
-            shown = subprocess.run(
-                [sys.executable, "-c", "from coreplay.cli import main; main()", *command, "--help"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert shown.returncode == 0, line
+            shown = help_of(tuple(words[1:3] if words[1] in ("data", "flower") else words[1:2]))
             options = [word for word in words if word.startswith("--")]
-            assert all(option in shown.stdout for option in options), line
+            assert all(option in shown for option in options), line
         elif words[:1] == ["make"]:
             assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), line
 
 
-@pytest.mark.parametrize("code", list(blocks("toml")))
-def test_toml_block_is_a_configuration(code):
-    data = tomllib.loads(code)
+@pytest.mark.parametrize("block", list(blocks("toml")))
+def test_toml_block_is_a_configuration(block):
+    data = tomllib.loads(block.code)
     Sweep.make(data) if "strategies" in data else Config.make(data)
 
 
-def test_the_configuration_page_shows_every_field():
-    assert Config().toml() in (ROOT / "docs/runs.md").read_text()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_inside_the_repository_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lists_are_lists_on_the_site_too(page):
+    prose = re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL)
+    run_on = re.findall(r"^(?![ ]*[-*] |[ ]*\d+\. |[ ]|$).+\n[ ]*(?:[-*]|\d+\.) .*", prose, re.M)
+    assert run_on == [], "mkdocs wants an empty line before a list"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site as `make docs` does; a broken link or anchor is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)], ROOT)
+    return folder
+
+
+def test_the_site_is_whole_and_loads_nothing_from_elsewhere(site):
+    fields = [name for part in Config().model_dump().values() if isinstance(part, dict) for name in part]
+    configuration = (site / "reference/configuration.html").read_text()
+    assert all(f"<code>{name}</code>" in configuration for name in fields)
+    assert "polished" in configuration
+    commands = (site / "reference/commands.html").read_text()
+    assert all(f"coreplay {name}" in commands for name in ("run", "data describe", "flower up", "near-optimality"))
+    assert "select(" in (site / "reference/python/selection.html").read_text()
+    assert "farthest" in (site / "source/src/coreplay/selection/methods.html").read_text()
+    for page in site.glob("**/*.html"):
+        loaded = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?https?:', page.read_text())
+        assert loaded == [], page

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand
 
 from coreplay import __version__, report_commands, run_commands, sweep_commands
 from coreplay.data_commands import Json, Seed, parse_options
@@ -21,6 +21,19 @@ from coreplay.display import show_markdown
 from coreplay.errors import InputError
 from coreplay.flower_commands import app as flower_app
 
+
+def _keep_help() -> None:
+    """Let arguments keep their help: click 8.5 sets one of its own in its constructor, which typer calls last."""
+    plain = TyperArgument.__init__
+
+    def init(self: TyperArgument, *, help: str | None = None, **others: Any) -> None:
+        plain(self, help=help, **others)
+        self.help = help
+
+    TyperArgument.__init__ = init  # type: ignore[method-assign]
+
+
+_keep_help()
 app = typer.Typer(
     name="coreplay",
     help="Continual federated learning with coordinated replay: clients choose jointly what to remember.",
@@ -102,7 +115,8 @@ def select(
 ) -> None:
     """Choose which samples of a pool to keep.
 
-    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, and besides `features`, `new`.
+    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, and besides `features` (for herding) and
+    `new` (True for each sample that is new; for approximate_uniform and fixed_proportion).
 
     Example: `coreplay select gradients.npy --budget 20`
 
@@ -131,6 +145,8 @@ def select(
             np.save(temporary, selection.indices)
     elif output is not None:
         write_json(output, indices)
+    if len(indices) == result["pool"]:
+        typer.echo(f"the pool of {result['pool']} is not larger than the budget of {budget}: all is kept", err=True)
     if as_json:
         typer.echo(json.dumps(result))
     elif output is None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coreplay.errors import InputError
+from coreplay.errors import InputError, unknown
 
 app = typer.Typer(
     help="Streams: make them from files, git histories or the embedded grammar, and see what they are like.",
@@ -129,7 +129,8 @@ def describe(
 ) -> None:
     """Show what a stream is like: sizes, heterogeneity of the clients, drift over the periods.
 
-    Divergences are shown beside those of a random split of the same sizes.
+    Divergences are shown beside those of a random split of the same sizes. Times are cut into ten periods of equal
+    length unless you say otherwise.
 
     Example: `coreplay data describe stream.jsonl.gz --figure stream.png`
 
@@ -144,6 +145,8 @@ def describe(
         raise InputError(f"--figure {str(figure)!r} has suffix {figure.suffix!r}: use .png or .svg")
     options = parse_options(option or [])
     source = file
+    if file not in sources() and not Path(file).suffix and not Path(file).exists():
+        raise unknown("file or source", file, sources())
     if file not in sources() or file == "files":
         named = {"client": client, "text": text, "label": label, "timestamp": timestamp, "period": period}
         columns = {role: column for role, column in (named | {"split": split, "order": order}).items() if column}

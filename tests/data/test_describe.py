@@ -118,6 +118,7 @@ def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path, corep
     assert wrong.returncode == 2
     assert "log.csv:2: unknown column 'client_id'" in wrong.stderr
     assert coreplay("data", "describe", tmp_path / "log.csv", *named, "--figure", "x.gif").returncode == 2
+    assert "did you mean 'synthetic'?" in coreplay("data", "describe", "syntetic").stderr
 
 
 def test_make_and_sources_commands(tmp_path, coreplay):
