@@ -2,8 +2,7 @@
 
 Two small real runs, one without replay and one coordinated, are copied into 100 folders that differ in strategy, budget
 and seed, with figures altered at random; their metrics have ten periods. The page is opened in headless Chromium, a new
-profile each time; the time goes from navigation until all figures are drawn. With --screenshot, a picture of a page
-about a real comparison is written, for the docs.
+profile each time; the time goes from navigation until all figures are drawn.
 """
 
 import argparse
@@ -81,28 +80,11 @@ def make(folder: Path) -> Path:
     return folder / "runs"
 
 
-def screenshot(page: Path, target: Path) -> None:
-    import base64
-
-    with chromium() as browser:
-        browser.open(page, width=900)
-        clip = {"x": 0, "y": 0, "width": 900, "height": 2300, "scale": 1}
-        made = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-        target.write_bytes(base64.b64decode(made["data"]))
-    print(f"written: {target}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="times that the page is opened")
     parser.add_argument("--maps", type=int, default=3)
-    parser.add_argument(
-        "--screenshot", type=Path, nargs=2, metavar=("PAGE", "PNG"), help="only take a picture of a page"
-    )
     given = parser.parse_args()
-    if given.screenshot:
-        screenshot(*given.screenshot)
-        return
     header("matplotlib", "plotly", "selenium")
     with tempfile.TemporaryDirectory() as name:
         runs = make(Path(name))

@@ -139,7 +139,7 @@ def test_hostile_texts_stay_texts(browser, written, tmp_path):
         "return plot.querySelector('.hoverlayer').textContent"
     )
     shown = browser.run(hover)
-    assert "<img src=x onerror=alert(1)>" in re.sub(r"\s", " ", shown).replace("src=xonerror", "src=x onerror")
+    assert "<imgsrc=xonerror=alert(1)>" in re.sub(r"\s", "", shown)  # lines are broken at spaces
     legend = browser.run("return document.querySelector('#plot-0-over-time .legend').textContent")
     assert HOSTILE in legend
     assert browser.run("return document.querySelector('.note').textContent") == HOSTILE

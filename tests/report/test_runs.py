@@ -13,6 +13,7 @@ from coreplay.federated import Config
 from coreplay.report.charts import records
 from coreplay.report.gather import gather
 from coreplay.report.groups import grouped
+from coreplay.report.results import trade_off
 from coreplay.report.runs import FIGURES, MAKERS, OURS, TABLES, markdown, write
 from tests.report.making import SEEDS
 
@@ -136,7 +137,7 @@ def test_without_no_replay_relative_figures_are_left_out_with_a_note(runs):
     assert "relative-change" not in names
     assert "test-periods" not in names
     assert {"forgetting", "trade-off", "matrix"} <= set(names)
-    assert "perplexity" in records(next(make(group) for make in MAKERS if make(group).name == "trade-off"))[0]
+    assert "perplexity" in records(trade_off(group))[0]
 
 
 def test_groups_are_named_by_what_differs(runs, tmp_path):
