@@ -76,7 +76,7 @@ def draw(figure: Figure) -> Drawing:
     if image is not None and isinstance(panels[0].chart, Heatmap):  # one for all: their limits are the same
         chart.colorbar(image, ax=list(places), label=clean(panels[0].chart.value.title), fraction=0.03, pad=0.02)
     if names:
-        place = "outside lower center" if few else "lower center"
+        place: Any = "outside lower center" if few else "lower center"
         chart.legend(names.values(), names.keys(), loc=place, ncols=across, frameon=False, fontsize=8)
     return chart
 

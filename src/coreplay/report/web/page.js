@@ -33,7 +33,7 @@
     return Object.assign({}, view.layout, {
       autosize: true,
       height: width < 480 ? 460 : 440,
-      margin: { l: 55, r: 15, t: 15, b: 45 },
+      margin: { l: 55, r: 15, t: 32, b: 45 },
       paper_bgcolor: colours["@panel"],
       plot_bgcolor: colours["@panel"],
       font: { color: colours["@ink"], size: 12, family: "system-ui, Liberation Sans, sans-serif" },
@@ -51,7 +51,9 @@
     const place = document.getElementById(figure.id);
     const view = figure.views[shown.get(figure.id) || 0];
     const colours = theme();
-    return Plotly.react(place, themed(view.traces, colours), layout(view, colours, place.clientWidth), settings);
+    const made = layout(view, colours, place.clientWidth);
+    place.style.height = made.height + "px"; // a responsive plot takes the height of its place
+    return Plotly.react(place, themed(view.traces, colours), made, settings);
   }
 
   function selects(id) {
