@@ -3,6 +3,7 @@
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
@@ -66,13 +67,19 @@ class Registry(Generic[F]):
         return {name: (inspect.getdoc(f) or "").partition("\n")[0] for name, f in self._known.items()}
 
     def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Check that each given option is a keyword-only parameter of the entry, and return them."""
-        entry = self[name]
-        if not given:
-            return {}
-        parameters = inspect.signature(entry).parameters.values()
-        known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        """Check that each given option is a keyword-only parameter of the entry, and none that it needs is missing."""
+        known = _keywords(self[name])
         for option in given:
             if option not in known:
                 raise unknown("option", option, known, of=f" of {self.kind} {name!r}")
+        for option, needed in known.items():
+            if needed and option not in given:
+                raise InputError(f"{self.kind} {name!r} needs the option {option!r}: give it a value")
         return dict(given)
+
+
+@cache
+def _keywords(entry: Callable[..., Any]) -> dict[str, bool]:
+    """Return the keyword-only parameters of a function, and whether each must be given."""
+    parameters = inspect.signature(entry).parameters.values()
+    return {p.name: p.default is p.empty for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}

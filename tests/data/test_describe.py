@@ -119,6 +119,9 @@ def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path, corep
     assert "log.csv:2: unknown column 'client_id'" in wrong.stderr
     assert coreplay("data", "describe", tmp_path / "log.csv", *named, "--figure", "x.gif").returncode == 2
     assert "did you mean 'synthetic'?" in coreplay("data", "describe", "syntetic").stderr
+    missing = coreplay("data", "make", "files", "-o", tmp_path / "s.parquet")
+    assert missing.returncode == 2
+    assert missing.stderr == "error: source 'files' needs the option 'path': give it a value\n"
 
 
 def test_make_and_sources_commands(tmp_path, coreplay):
