@@ -154,7 +154,7 @@ def _claimed(folder: Path) -> set[Path]:
 def _sheet(group: Group, place: str, maps: int, texts: bool, say: Callable[[str], None]) -> Sheet:
     """Make all figures and tables of a group."""
     figures = [figure for make in MAKERS if (figure := make(group)) is not None]
-    notes = [seen(group).replace("`", "")]
+    notes = [re.sub("`(.*?)`", r"“\1”", seen(group))]
     if not group.base:
         notes.append(
             "There is no run without replay (strategy none), so figures relative to it are left out. Carry out the "
