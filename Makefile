@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint docs constraints clean
+.PHONY: demo test lint browser docs constraints clean
 
 demo: $(VENV)/.installed
 	$(BIN)/coreplay demo
 
-test: lint
+test: lint browser
 	$(BIN)/pytest -n 2 -m 'not flower'
 	$(BIN)/pytest -m flower
 
@@ -18,6 +18,12 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The page of a report is tested in Chromium. Where it is missing and can be installed it is; else those tests are skipped.
+browser:
+	@{ command -v chromium && command -v chromedriver; } > /dev/null \
+		|| { apt-get update && apt-get install --yes chromium chromium-driver; } > /dev/null 2>&1 \
+		|| echo 'no Chromium: install the packages chromium and chromium-driver to test the page of a report, too'
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
