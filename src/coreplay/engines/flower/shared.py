@@ -29,7 +29,7 @@ class SharedArray(Array):
         """Lay a vector into shared memory, for as long as any process has this array."""
         import ray
 
-        return cls(None, ray.put(vector))  # type: ignore[no-untyped-call]
+        return cls(None, ray.put(vector))
 
     @property
     def vector(self) -> NDArray[Any]:
