@@ -147,16 +147,21 @@ def stoppable(folder: Path, again: str) -> Iterator[None]:
     from coreplay.federated import EngineError
     from coreplay.files import disk_full
 
+    def way_on() -> str:
+        if folder.is_dir() and any(folder.iterdir()):
+            return f"what is done is in {folder}; go on with: {again}"
+        return "the run had not begun, and nothing is left of it: start it again with the same command"
+
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: what is done is in {folder}; go on with: {again}", err=True)
+        typer.echo(f"interrupted: {way_on()}", err=True)
         raise typer.Exit(130) from None
     except Exception as error:
         if disk_full(error):
             typer.echo(f"error: the disk is full ({error}); make room and go on with: {again}", err=True)
         elif isinstance(error, EngineError):
-            typer.echo(f"error: {error}\nwhat is done is in {folder}; go on with: {again}", err=True)
+            typer.echo(f"error: {error}\n{way_on()}", err=True)
         else:
             raise
         raise typer.Exit(1) from None

@@ -49,10 +49,12 @@ class FlatModel:
 
     def load(self, values: Vector | Tensor) -> None:
         """Copy the vector into the model."""
-        given = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-        if given.shape != self.values.shape:
-            raise InputError(f"the model has {self.size} numbers: got {tuple(given.shape)}; is it another model's?")
-        self.values.copy_(given)
+        if tuple(values.shape) != tuple(self.values.shape):
+            raise InputError(f"the model has {self.size} numbers: got {tuple(values.shape)}; is it another model's?")
+        if isinstance(values, np.ndarray):
+            np.copyto(self.numpy(), values)  # by numpy: torch warns of memory that must not be written
+        else:
+            self.values.copy_(values)
 
     def numpy(self) -> Vector:
         """Return the vector itself, not a copy, as a numpy array."""

@@ -58,6 +58,7 @@ def train(
                 _step(flat, algorithm, config, start, optimizer)
                 total += losses.detach().sum()
                 weight += weights
+    optimizer.zero_grad()  # as much memory as the model, of no use any more
     if not math.isfinite(float(total)):
         raise InputError(
             f"training of client {client!r} in period {period}, round {round} gave NaN or infinity: "

@@ -1,8 +1,11 @@
 """The client's memory and the keeper, without Flower's processes."""
 
+import os
+import pickle
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -12,9 +15,11 @@ from torch import nn
 
 from coreplay.coordination import Server
 from coreplay.engines.flower import Memory, keeper
-from coreplay.engines.flower.letters import Letter
-from coreplay.engines.flower.node import Node
+from coreplay.engines.flower.claim import alone
+from coreplay.engines.flower.letters import Letter, is_shared
+from coreplay.engines.flower.node import BusyError, Node
 from coreplay.engines.flower.rounds import is_finite, is_whole
+from coreplay.replay import path_for
 
 
 def losses(model, data):
@@ -60,7 +65,7 @@ def test_a_memory_keeps_samples_over_periods_and_over_runs_of_the_app(tmp_path):
             known = torch.cat([data(k)["x"] for k in range(period + 1)])
             assert all((row == known).all(1).any() for row in joined["x"][12:])
     assert memory.kept() == 4
-    (place,) = tmp_path.iterdir()
+    (place,) = (entry for entry in tmp_path.iterdir() if entry.is_dir())
     assert sorted(entry.name for entry in place.iterdir() if entry.is_dir()) == ["2"]
 
 
@@ -114,6 +119,46 @@ def test_a_keeper_answers_many_letters_and_ends_with_its_node(tmp_path):
     assert not alive()
 
 
+BLOCKED = """
+import sys
+from pathlib import Path
+import numpy as np
+from coreplay.engines.flower import keeper
+from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.node import Node
+letter = Letter("evaluate", "0" * 32, 0, 0, model=np.zeros(3, np.float32))
+keeper.ask(Node(Path(sys.argv[1]), "ann", None, resident=True), letter)
+"""
+
+
+def test_a_busy_keeper_has_the_files_for_itself_and_ends_with_its_node(tmp_path):
+    """The next node of the client waits for the lock, and gets it when the old node is killed."""
+    node = Node(tmp_path, "ann", None)
+    place = path_for(tmp_path, "ann").with_suffix("") / ("0" * 32) / "config.json"
+    place.parent.mkdir(parents=True)
+    os.mkfifo(place)  # reading it never ends
+    owner = subprocess.Popen(["sleep", "100"])
+    script = f"import os; os.getppid = lambda: {owner.pid}\n" + BLOCKED
+    asking = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.DEVNULL)
+    writing = None
+    try:
+        until = time.monotonic() + 60
+        while writing is None:
+            assert asking.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+            with suppress(OSError):  # nobody reads it yet
+                writing = os.open(place, os.O_WRONLY | os.O_NONBLOCK)
+        with pytest.raises(BusyError, match="client-id"), alone(node, patience=0.5):
+            pass
+    finally:
+        owner.kill()
+        owner.wait()
+        asking.wait(20)
+    with alone(node, patience=20):
+        os.close(writing)
+
+
 def test_figures_that_are_none_do_not_end_a_keeper(tmp_path, monkeypatch):
     monkeypatch.setattr(keeper, "respond", lambda node, letter: letter.reply("ann", {"total": float("nan")}))
     reply = Letter.from_bytes(keeper._packed(Node(tmp_path, "ann", None), Letter("train", "0" * 32, 0, 0)))
@@ -131,3 +176,16 @@ def test_letters_between_processes_keep_everything():
     found = Letter.from_bytes(sent.to_bytes())
     assert (found.stamp, found.facts, found.data, found.client) == (sent.stamp, sent.facts, b"data", "ann")
     assert found.vector.tolist() == [0, 1, 2]
+
+
+def test_shared_arrays_are_handed_over_as_buffers_of_their_own():
+    sent = Letter("train", "0" * 32, 0, 0, model=np.arange(1000, dtype=np.float32), client="ann")
+    buffers = []
+    packed = pickle.dumps(sent.to_record(shared=True), 5, buffer_callback=buffers.append)
+    assert len(packed) < 2000
+    found = pickle.loads(packed, buffers=[memoryview(bytes(b.raw())) for b in buffers])
+    assert is_shared(found)
+    assert not is_shared(sent.to_record())
+    vector = Letter.from_record(found).vector
+    assert vector.tobytes() == sent.vector.tobytes()
+    assert not vector.flags.writeable  # it is in somebody else's memory

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from coreplay.engines.flower import keeper
-from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.letters import Letter, is_shared
 from coreplay.engines.flower.node import Node, RefusedError
 from coreplay.errors import InputError
 
@@ -28,12 +28,12 @@ def handle(message: Message, context: Context) -> Message:
     letter = Letter.from_record(message.content)
     try:
         node = Node.read(dict(context.node_config))
-        reply = keeper.ask(node, letter) if node.resident else keeper.respond(node, letter)
+        reply = keeper.ask(node, letter) if node.resident else keeper.respond_alone(node, letter)
     except (InputError, EOFError, OSError) as error:
         logging.getLogger(__name__).exception("letter %r got no answer", letter.act)
         told = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}; its log says more"
         reply = letter.reply("", {"error": told})
-    return Message(reply.to_record(), reply_to=message)
+    return Message(reply.to_record(shared=is_shared(message.content)), reply_to=message)
 
 
 @server_app.main()

@@ -13,13 +13,14 @@ from threading import Event
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.superlink.grid import InMemoryGrid
 
 from coreplay.engines.flower.letters import Letter
 from coreplay.errors import InputError
 from coreplay.federated.engine import EngineError
 
-SOONEST, LATEST = 0.02, 0.5  # seconds between looks for answers
-BEGINNING = 300.0  # seconds at least for a node's first answer: it may still be starting
+SOONEST, LATEST, HERE = 0.02, 0.5, 0.05  # seconds between looks for answers; the longest, and that of a simulation
+BEGINNING = 300.0  # seconds at least for clients to come when a run begins: they may still be starting
 QUERY = "query.coreplay"
 CATEGORIES = {"train": "train", "evaluate": "evaluate"}  # by what a letter asks; all else are queries
 LONGEST_REASON = 300
@@ -33,6 +34,12 @@ class Answer:
     client: str
     letter: Letter | None = None
     problem: str = ""
+    late: bool = False  # may still come
+
+    @property
+    def mark(self) -> str:
+        """The mark of the client's files, which a hello is answered with."""
+        return "" if self.letter is None else str(self.letter.facts.get("mark", ""))[:64]
 
 
 @dataclass
@@ -68,37 +75,61 @@ class Courier:
     ) -> None:
         self._grid, self._hello, self.timeout, self.window = grid, hello, timeout, window
         self._stop = stop or Event()
+        self.simulated = isinstance(grid, InMemoryGrid)
+        self._latest = HERE if self.simulated else LATEST
         self.nodes: dict[str, int] = {}
         self._known: set[int] = set()
         self._failed: dict[int, int] = {}
         self._overdue: dict[str, str] = {}
+        self._marks: dict[str, str] = {}
+        self._rivals: dict[int, str] = {}
 
-    def look(self) -> Iterator[tuple[int, Answer]]:
+    def look(self, patience: float) -> Iterator[tuple[int, Answer]]:
         """Ask nodes that have come since the last look who they are; the nodes and their answers.
 
-        A node that failed is asked again, some times; one that is fit to take part must be accepted.
+        A node that failed is asked again, some times; one that did not answer in time is asked again when it has. One
+        that is fit to take part must be accepted.
         """
         present = set(self._grid.get_node_ids())
         self._known &= present  # with a registered key, a node that comes back has its old number
         self.nodes = {client: node for client, node in self.nodes.items() if node in present}
-        self._overdue = {client: number for client, number in self._overdue.items() if client in self.nodes}
+        names = {f"node {node}": node for node in present}
+        self._overdue = {who: number for who, number in self._overdue.items() if who in self.nodes or who in names}
         self._failed = {node: count for node, count in self._failed.items() if node in present}
-        fresh = sorted(node for node in present - self._known if self._failed.get(node, 0) < TRIES)
-        names = {f"node {node}": node for node in fresh}
+        self._rivals = {n: client for n, client in self._rivals.items() if n in present and client in self.nodes}
+        unknown = present - self._known - self._rivals.keys()
+        fresh = sorted(node for node in unknown if self._failed.get(node, 0) < TRIES)
+        asked = [name for name in map("node {}".format, fresh) if not self._unreachable(name, names)]
         hello = self._hello()
-        patience = max(self.timeout, BEGINNING)
-        for answer in self._carry(dict.fromkeys(names, hello), names, patience, strict=False):
+        for answer in self._carry(dict.fromkeys(asked, hello), names, patience, strict=False):
             node = names[answer.client]
-            self._failed[node] = self._failed.get(node, 0) + 1
+            if not answer.late:
+                self._failed[node] = self._failed.get(node, 0) + 1
             yield node, answer if answer.letter is None else Answer(answer.letter.client, answer.letter)
 
-    def accept(self, client: str, node: int) -> bool:
+    def rivalled(self, answer: Answer, node: int) -> str:
+        """Return why this node may not speak for a client: another one does, with other files. Empty if it may.
+
+        It is asked again when the other is gone. With the same files it is the client itself, which was started anew.
+        """
+        client, other = answer.client, self.nodes.get(answer.client, node)
+        if other == node or self._marks[client] == answer.mark:
+            return ""
+        self._rivals[node] = client
+        self._failed.pop(node, None)
+        return (
+            f"node {node} has its client-id, but not the files of node {other}, which is connected: give each client "
+            "a client-id of its own; if it replaces the other, Flower notices within a minute that that one is gone"
+        )
+
+    def accept(self, answer: Answer, node: int) -> bool:
         """Reach a client at this node from now on; say whether it was reached at another before.
 
         The newest counts, because a node that was killed is still listed for a minute.
         """
+        client = answer.client
         before = self.nodes.get(client, node)
-        self.nodes[client] = node
+        self.nodes[client], self._marks[client] = node, answer.mark
         self._known.add(node)
         self._overdue.pop(client, None)
         return before != node
@@ -123,7 +154,7 @@ class Courier:
                     found[client] = Answer(client, None, problem)
                     continue
                 kind = CATEGORIES.get(letter.act, QUERY)
-                message = Message(letter.to_record(), nodes[client], kind, ttl=4 * patience + 60)
+                message = Message(letter.to_record(shared=self.simulated), nodes[client], kind, ttl=4 * patience + 60)
                 numbers = list(self._grid.push_messages([message]))
                 del message
                 if numbers and numbers[0]:
@@ -138,7 +169,7 @@ class Courier:
             elif order:
                 if self._stop.wait(pause):
                     raise EngineError("the run was stopped")
-                pause = min(2 * pause, LATEST)
+                pause = min(2 * pause, self._latest)
 
     def _unreachable(self, client: str, nodes: Mapping[str, int]) -> str:
         if client not in nodes:
@@ -146,7 +177,11 @@ class Courier:
         number = self._overdue.get(client)
         if number is None:
             return ""
-        if list(self._grid.pull_messages([number])):  # it comes too late to count; but now the client is free
+        try:
+            free = bool(list(self._grid.pull_messages([number])))  # it comes too late to count; but now it has come
+        except KeyError:  # the simulation's grid, of a message that it has given up
+            free = True
+        if free:
             del self._overdue[client]
             return ""
         return "is still busy with an earlier message"
@@ -165,7 +200,7 @@ class Courier:
             news = True
             it = sent.pop(number)
             self._overdue[it.client] = number
-            found[it.client] = Answer(it.client, None, f"did not answer within {it.patience:g} s")
+            found[it.client] = Answer(it.client, None, f"did not answer within {it.patience:g} s", late=True)
         return news
 
 

@@ -31,6 +31,7 @@ CONNECTION = "coreplay"
 READY = 60.0  # seconds until a SuperLink must answer
 STOPPING = 10.0  # seconds that a process gets to end by itself
 LOOK, ASK = 0.3, 5.0  # seconds between looks at a run's folder, and between questions to the SuperLink
+ANSWER = 120.0  # seconds that the SuperLink has for an answer
 UNHEARD = 5  # questions in a row without an answer after which the SuperLink counts as gone
 
 
@@ -60,22 +61,47 @@ class Way:
             raise InputError(f"connection {connection!r}: there is no deployment in that folder")
         return cls(connection, None)
 
-    def ask(self, *arguments: str, timeout: float = 120.0) -> Any:
+    def ask(self, *arguments: str, timeout: float = ANSWER) -> Any:
         """Call `flwr` and return what it prints, read as JSON."""
-        command = ["flwr", *arguments, "--format", "json"]
+        with Call(self, arguments) as call:
+            return call.answer(timeout)
+
+
+class Call:
+    """A call of `flwr`, which ctrl-C does not reach: whoever made the call says what becomes of it."""
+
+    def __init__(self, way: Way, arguments: Sequence[str]) -> None:
+        self._name = f"`flwr {arguments[0]}`"
+        self._process = subprocess.Popen(
+            ["flwr", *arguments, "--format", "json"],
+            env=environment(way.home),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> "Call":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def answer(self, timeout: float = ANSWER) -> Any:
+        """Return what it prints, read as JSON; may be asked again after an interruption."""
         try:
-            done = subprocess.run(
-                command, env=environment(self.home), capture_output=True, text=True, timeout=timeout, check=False
-            )
+            said, complained = self._process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise EngineError(f"`flwr {arguments[0]}` did not answer within {timeout:g} s") from None
+            raise EngineError(f"{self._name} did not answer within {timeout:g} s") from None
         try:
-            found = json.loads(done.stdout)
+            found = json.loads(said)
         except ValueError:
             found = {"success": False}
-        if done.returncode or not found.get("success", True):
-            reason = str(found.get("error-message") or (done.stderr + done.stdout).strip() or "no reason given")
-            raise EngineError(f"`flwr {arguments[0]}` failed: {reason.strip().splitlines()[-1][:300]}")
+        if self._process.returncode or not found.get("success", True):
+            reason = str(found.get("error-message") or (complained + said).strip() or "no reason given")
+            raise EngineError(f"{self._name} failed: {reason.strip().splitlines()[-1][:300]}")
         return found
 
 
@@ -288,18 +314,32 @@ def submit(config: Config, folder: Path, *, resume: bool = False, observer: Obse
         given.write_text(
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()), encoding="utf-8"
         )
-        said = way.ask("run", str(app), way.connection, "--run-config", str(given))
-        number = str(said["run-id"])
+        number = _begin(way, app, given)
         try:
             _follow(way, number, folder, result, observer)
         except BaseException:
-            with suppress(EngineError):  # it has ended, or the SuperLink has
-                way.ask("stop", number, way.connection, timeout=30.0)
+            _end(way, number)
             raise
         ended = read_json(result)
     if ended["state"] != "finished":
         raise (InputError if ended.get("expected") else EngineError)(ended.get("error", "no reason given"))
     return Run.load(folder)
+
+
+def _begin(way: Way, app: Path, settings: Path) -> str:
+    """Submit a run and return its number; when interrupted, wait for the number still, to stop what may have begun."""
+    with Call(way, ["run", str(app), way.connection, "--run-config", str(settings)]) as call:
+        try:
+            return str(call.answer()["run-id"])
+        except KeyboardInterrupt:
+            with suppress(EngineError):
+                _end(way, str(call.answer()["run-id"]))
+            raise
+
+
+def _end(way: Way, number: str) -> None:
+    with suppress(EngineError):  # it has ended, or the SuperLink has
+        way.ask("stop", number, way.connection, timeout=30.0)
 
 
 def _absolute(config: Config, clients: int) -> Config:

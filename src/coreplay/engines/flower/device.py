@@ -5,6 +5,8 @@ answer is the same if its letter comes twice: training and choosing are repeatab
 sums go on from states that are on the disk.
 
     STATE/tasks/        what clients share of a task, such as its vocabulary, by the hash of its content
+    STATE/CLIENT.lock   held by the process that works on the client's files
+    STATE/CLIENT.mark   tells the server whether these are the files it knows
     STATE/CLIENT/RUN/   config.json      what the server said at the beginning
                         buffers.sqlite   what the client keeps
                         PERIOD/          model, gradients and dialogue of a period's choice
@@ -24,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from coreplay.data import FederatedStream, load
+from coreplay.engines.flower.claim import mark
 from coreplay.engines.flower.dialogue import STEPS, Dialogue, Half, forget_before
 from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.node import Node, RefusedError
@@ -70,8 +73,7 @@ class Device:
         if not _NUMBER.fullmatch(run):
             raise RefusedError("the run's number is not one")
         self._node, self._run = node, run
-        whose = node.client if node.client is not None else f"partition {node.partition}"
-        self._folder = path_for(node.state, whose).with_suffix("") / run
+        self._folder = path_for(node.state, node.whose).with_suffix("") / run
 
     def answer(self, letter: Letter) -> Letter:
         """Do what a letter asks."""
@@ -103,7 +105,8 @@ class Device:
             store.rewind(letter.facts["until"])
             kept = len(store.load(self._client).items)
         train, test = (things.stream.counts(split)[self._number].tolist() for split in ("train", "test"))
-        return letter.reply(self._client, {"train": train, "test": test, "kept": kept})
+        facts = {"train": train, "test": test, "kept": kept, "mark": mark(self._node)}
+        return letter.reply(self._client, facts)
 
     @property
     def _things(self) -> Things:
@@ -143,7 +146,8 @@ class Device:
         with Store.open(self._folder / "buffers.sqlite") as store:
             site = self._site(store, letter.period)
             trained = site.train(self._client, letter.period, letter.round, values)
-        change = site.flat.numpy() - values
+        change = site.flat.numpy()  # in place of the model, which is loaded anew for every letter
+        change -= values
         facts = {"samples": trained.samples, "total": trained.loss.total, "weight": trained.loss.weight}
         return letter.reply(self._client, facts, change)
 
@@ -192,15 +196,15 @@ class Device:
     def _remembered(self, letter: Letter) -> Vector:
         """Return the period's model: that of the letter, else the one that came before."""
         folder = self._folder / str(letter.period)
-        place, mark = folder / "model.safetensors", folder / "model.sha256"
+        place, known = folder / "model.safetensors", folder / "model.sha256"
         if letter.model is not None:
             values = np.ascontiguousarray(letter.vector)
             digest = hashlib.sha256(values.data).hexdigest()
-            if not mark.exists() or mark.read_text(encoding="utf-8") != digest:
+            if not known.exists() or known.read_text(encoding="utf-8") != digest:
                 shutil.rmtree(folder, ignore_errors=True)  # gradients of another model, from before a resume
                 with replacing(place) as temporary:
                     save_file({"values": values}, temporary)
-                write_text(mark, digest)
+                write_text(known, digest)
             return values
         try:
             return load_file(place)["values"]

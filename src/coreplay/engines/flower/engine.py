@@ -7,6 +7,7 @@ sums in the order of the local engine, so that both give the same result.
 import math
 import time
 import uuid
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
+from torch import Tensor
 
 from coreplay.engines.flower.courier import BEGINNING, Answer, Courier
 from coreplay.engines.flower.letters import Letter
@@ -31,6 +33,7 @@ from coreplay.tasks import Tally, Task
 
 CLIENTS, NUMBER = "clients.json", "run.id"
 LOOK = 0.5  # seconds between looks for clients at the beginning
+GREETING = 30.0  # seconds that a look waits for nodes that have just come
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ class FlowerEngine(Rounds):
         courier = Courier(grid, self._hello, timeout=config.engine.timeout, window=window, stop=self._stop)
         number = place.read_text(encoding="utf-8").strip()
         super().__init__(courier, number, run_name(config), config.engine.quorum)
+        if not courier.simulated:  # one that comes later is taken in later: the run does not wait for it
+            self.greeting = min(config.engine.timeout, GREETING)
         self.config, self.folder = config, folder
         self._files = task.files()
         self._until, self._stamp = period, (max(period, 0), 0)
@@ -170,12 +175,11 @@ class FlowerEngine(Rounds):
                 continue
             if group_of[client] != latest and latest >= 0:
                 change += total.numpy()
-            add_weighted(
-                total, torch.from_numpy(answer.vector), answer.facts["samples"], first=group_of[client] != latest
-            )
+            add_weighted(total, _tensor(answer.vector), answer.facts["samples"], first=group_of[client] != latest)
             latest = group_of[client]
             samples += answer.facts["samples"]
             loss += Tally(answer.facts["total"], answer.facts["weight"])
+            del answer  # a whole model: not to be kept while the next one is waited for
         if latest >= 0:
             change += total.numpy()
         self.check_quorum(len(group_of), missing, f"training, period {period}, round {round}")
@@ -202,6 +206,13 @@ class FlowerEngine(Rounds):
         """Let each client choose alone; it keeps its new buffer itself."""
         letter = Letter("choose", self.number, period, 0, model=values)
         self._kept(period, dict.fromkeys(clients, letter), watch)
+
+
+def _tensor(values: Vector) -> Tensor:
+    """Return a tensor on the same memory; torch warns if it must not be written, which nobody does here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(values)
 
 
 def _check_trained(answer: Letter, values: Vector, most: int) -> str:

@@ -2,8 +2,9 @@
 
 Flower starts a new process for every message, which would load torch, the data and the model each time: many seconds.
 So the first message starts a keeper, and the others only hand their letter over, through a socket that belongs to this
-user alone. A keeper ends with its node, and when nothing has come for some minutes. It remembers nothing that is not on
-the disk: without it everything works the same, only slower (node config `resident=false`).
+user alone. A keeper ends with its node, at once and also in the middle of its work, and when nothing has come for some
+minutes; while it lives, no other works on the client's files. It remembers nothing that is not on the disk: without it
+everything works the same, only slower (node config `resident=false`).
 """
 
 import hashlib
@@ -15,20 +16,23 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from coreplay.engines.flower.letters import Letter
-from coreplay.engines.flower.node import Node, RefusedError
+from coreplay.engines.flower.node import BusyError, Node, RefusedError
 from coreplay.errors import InputError
 
 IDLE = 600.0  # seconds without a letter after which a keeper ends
 STARTING = 120.0  # seconds that a keeper gets to come up
 LOOK = 0.5  # seconds between looks whether the node is still there
+BUSY = 3  # exit code: another process has the client's files
 LENGTH = struct.Struct("<Q")
 LONGEST = 2**34
+LOG = "keeper.log"
 
 
 def ask(node: Node, letter: Letter) -> Letter:
@@ -39,7 +43,7 @@ def ask(node: Node, letter: Letter) -> Letter:
     if link is None:
         node.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(node).items()}
-        with (node.state / "keeper.log").open("ab") as log:
+        with (node.state / LOG).open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "coreplay.engines.flower.keeper", str(place), str(owner), json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
@@ -48,8 +52,10 @@ def ask(node: Node, letter: Letter) -> Letter:
             )
         until = time.monotonic() + STARTING
         while link is None:
+            if process.poll() == BUSY:
+                raise BusyError(node)
             if process.poll() is not None or time.monotonic() > until:
-                raise RefusedError("its keeper did not come up: keeper.log in the node's state folder says more")
+                raise RefusedError(f"its keeper did not come up: {LOG} in the node's state folder says more")
             time.sleep(0.05)
             link = _connect(place)
     with link:
@@ -77,8 +83,16 @@ def respond(node: Node, letter: Letter) -> Letter:
         return letter.reply("", {"error": f"{type(error).__name__}; the log of its node says more"})
 
 
-def serve(place: Path, owner: int, node: Node) -> None:
-    """Answer letters until the owner is gone or nothing comes any more."""
+def respond_alone(node: Node, letter: Letter) -> Letter:
+    """Answer a letter in this process while no other works on the client's files."""
+    from coreplay.engines.flower.claim import alone
+
+    with alone(node):
+        return respond(node, letter)
+
+
+def serve(place: Path, node: Node) -> None:
+    """Answer letters until nothing comes any more."""
     with socket.socket(socket.AF_UNIX) as listener:
         place.unlink(missing_ok=True)
         listener.bind(str(place))
@@ -86,7 +100,7 @@ def serve(place: Path, owner: int, node: Node) -> None:
         listener.settimeout(LOOK)
         latest = time.monotonic()
         try:
-            while _alive(owner) and time.monotonic() - latest < IDLE:
+            while time.monotonic() - latest < IDLE:
                 try:
                     link, _ = listener.accept()
                 except TimeoutError:
@@ -97,6 +111,14 @@ def serve(place: Path, owner: int, node: Node) -> None:
                 latest = time.monotonic()
         finally:
             place.unlink(missing_ok=True)
+
+
+def _end_with(owner: int, place: Path) -> None:
+    """End this process when its owner is gone: nobody waits for its answer, and what is on the disk is always whole."""
+    while _alive(owner):
+        time.sleep(LOOK)
+    place.unlink(missing_ok=True)
+    os._exit(0)
 
 
 def _packed(node: Node, letter: Letter) -> bytes:
@@ -163,7 +185,20 @@ def _alive(process: int) -> bool:
     return True
 
 
-if __name__ == "__main__":
+def main(place: Path, owner: int, node: Node) -> None:
+    """Be the keeper of a node, when no other process works on its client's files any more."""
+    from coreplay.engines.flower.claim import alone
+
     os.umask(0o077)  # buffers and secrets are this user's alone
+    threading.Thread(target=_end_with, args=(owner, place), daemon=True).start()
+    try:
+        with alone(node):
+            serve(place, node)
+    except BusyError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(BUSY) from None
+
+
+if __name__ == "__main__":
     given = json.loads(sys.argv[3])
-    serve(Path(sys.argv[1]), int(sys.argv[2]), Node(**given | {"state": Path(given["state"])}))
+    main(Path(sys.argv[1]), int(sys.argv[2]), Node(**given | {"state": Path(given["state"])}))

@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from coreplay.coordination import wire
+from coreplay.engines.flower.shared import SharedArray
 from coreplay.errors import InputError
 
 _HEAD, _VECTOR, ARRAYS = "coreplay", "vector", "arrays"
@@ -61,13 +62,13 @@ class Letter:
         """Return the answer to this letter."""
         return Letter(*self.stamp, facts or {}, model, data, client)
 
-    def to_record(self) -> RecordDict:
-        """Return the letter as Flower carries it."""
+    def to_record(self, *, shared: bool = False) -> RecordDict:
+        """Return the letter as Flower carries it; `shared`: with its vector in the shared memory of a simulation."""
         act, run, period, round = self.stamp
         head: dict[str, Any] = {"act": act, "run": run, "period": period, "round": round, "client": self.client}
         record = RecordDict({_HEAD: ConfigRecord(head | {"facts": json.dumps(self.facts), "data": self.data})})
         if isinstance(self.model, np.ndarray):
-            record[_VECTOR] = self._array
+            record[_VECTOR] = self._shared if shared else self._array
         elif self.model is not None:
             record[ARRAYS] = self.model
         return record
@@ -76,6 +77,13 @@ class Letter:
     def _array(self) -> ArrayRecord:
         """The vector as Flower carries it, made once for all clients that the letter goes to."""
         return ArrayRecord({_VECTOR: Array(np.ascontiguousarray(self.vector))})
+
+    @cached_property
+    def _shared(self) -> ArrayRecord:
+        """The vector in shared memory: a server's, which many get, is laid there once, a client's goes as it is."""
+        vector, record = np.ascontiguousarray(self.vector), ArrayRecord()
+        record[_VECTOR] = SharedArray(vector) if self.client else SharedArray.post(vector)
+        return record
 
     def to_bytes(self) -> bytes:
         """Return a letter without somebody else's arrays as bytes, for another process on this machine."""
@@ -113,9 +121,17 @@ class Letter:
         return cls(**values, model=_vector(record) if _VECTOR in record else record.array_records.get(ARRAYS))
 
 
+def is_shared(record: RecordDict) -> bool:
+    """Say whether a letter's vector came through shared memory: then the answer's may go there too."""
+    arrays = record.array_records.get(_VECTOR)
+    return arrays is not None and isinstance(arrays.get(_VECTOR), SharedArray)
+
+
 def _vector(record: RecordDict) -> NDArray[Any]:
     arrays = record.array_records.get(_VECTOR)
     found = None if arrays is None else arrays.get(_VECTOR)
+    if isinstance(found, SharedArray):
+        return found.vector
     if found is None or found.dtype not in _KEPT or len(found.shape) != 1 or len(found.data) < 4 * found.shape[0]:
         raise InputError("its array is no flat vector of floats")
     try:

@@ -14,6 +14,16 @@ class RefusedError(InputError):
     """Why a node can't do what a letter asks, in words that the server may read: never anything of its data."""
 
 
+class BusyError(RefusedError):
+    """Another process works on the client's files."""
+
+    def __init__(self, node: "Node") -> None:
+        super().__init__(
+            f"another process has the files of {node.whose[:40]!r}: is a second node running with this client-id and "
+            "state folder? Stop it, or give it a client-id of its own"
+        )
+
+
 @dataclass(frozen=True)
 class Node:
     """What a node was started with: where it keeps its state, whose data it has, and how many threads it may use.
@@ -29,6 +39,11 @@ class Node:
     data: str | None = None
     threads: int = 1
     resident: bool = False
+
+    @property
+    def whose(self) -> str:
+        """What the client's files go by."""
+        return self.client if self.client is not None else f"partition {self.partition}"
 
     @classmethod
     def read(cls, config: dict[str, Any]) -> "Node":

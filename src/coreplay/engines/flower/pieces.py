@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from coreplay.coordination import Client
 from coreplay.coordination.matrix import Rows
+from coreplay.engines.flower.claim import mark
 from coreplay.engines.flower.courier import Answer, Courier
 from coreplay.engines.flower.dialogue import STEPS, Dialogue, forget_before
 from coreplay.engines.flower.letters import Letter
@@ -51,7 +52,7 @@ class Memory:
 
     def __init__(self, context: Context, budget: int = 20, *, size: int = 4096, seed: int = 0) -> None:
         node = Node.read(dict(context.node_config))
-        self.client = node.client if node.client is not None else f"partition {node.partition}"
+        self.client, self._node = node.whose, node
         self.budget, self.size, self.seed = budget, size, seed
         self._folder = path_for(node.state, self.client).with_suffix("")
 
@@ -98,7 +99,8 @@ class Memory:
             with self._store() as store:
                 store.rewind(letter.period - 1)  # what an earlier run of the app kept later is not of this one
                 kept = len(store.load(self.client).items)
-            return letter.reply(self.client, {"budget": self.budget, "pool": _length(data) + kept, "kept": kept})
+            facts = {"budget": self.budget, "pool": _length(data) + kept, "kept": kept, "mark": mark(self._node)}
+            return letter.reply(self.client, facts)
         folder = self._folder / str(letter.period)
         if letter.act in STEPS:
             return Dialogue(folder).step(letter)
@@ -107,13 +109,13 @@ class Memory:
         if letter.model is not None:
             assert isinstance(letter.model, ArrayRecord), "the server sends its arrays"
             state = letter.model.to_torch_state_dict()
-            mark = hashlib.sha256(b"".join(t.numpy().tobytes() for t in state.values())).hexdigest()
-            if not place.exists() or load_file(place)["mark"].tobytes().hex() != mark:
+            digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in state.values())).digest()
+            if not place.exists() or load_file(place)["mark"].tobytes() != digest:
                 model.load_state_dict(state)
                 matrix: Any = gradient_matrix(model, per_sample_loss, pool, "sketch", size=self.size, seed=self.seed)
                 rows = np.ascontiguousarray(matrix.rows())
                 with replacing(place) as temporary:
-                    save_file({"rows": rows, "mark": np.frombuffer(bytes.fromhex(mark), np.uint8)}, temporary)
+                    save_file({"rows": rows, "mark": np.frombuffer(digest, np.uint8)}, temporary)
         if not place.exists():
             raise RefusedError(f"this client does not have the gradients of period {letter.period} any more")
         gradients = Rows.of_unit(load_file(place)["rows"])

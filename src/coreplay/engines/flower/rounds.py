@@ -13,7 +13,7 @@ from coreplay.coordination import Broadcast, Contribution, wire
 from coreplay.coordination.messages import NEVER
 from coreplay.coordination.secure import SecureServer
 from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
-from coreplay.engines.flower.courier import Answer, Courier
+from coreplay.engines.flower.courier import BEGINNING, Answer, Courier
 from coreplay.engines.flower.letters import Letter, Model
 from coreplay.errors import InputError
 from coreplay.federated.engine import EngineError, SecureTotal, Watch
@@ -40,6 +40,7 @@ class Rounds:
 
     def __init__(self, courier: Courier, number: str, name: str, quorum: float) -> None:
         self.courier, self.number, self.name, self.quorum = courier, number, name, quorum
+        self.greeting = max(courier.timeout, BEGINNING)  # seconds to wait for a node's first answer
         self._sizes: dict[str, int] = {}
         self._informed: set[str] = set()  # who has this period's model, and has made its gradients
         self._talk = ""  # tells one coordination from another, also of the same period after a resume
@@ -51,13 +52,17 @@ class Rounds:
     def look(self, watch: Watch) -> dict[str, str]:
         """Get to know clients that have come, or have come back; return those who can't take part, and why."""
         failed = {}
-        for node, answer in self.courier.look():
-            problem = answer.problem or self._named_badly(answer.client) or self.enter(answer)
+        for node, answer in self.courier.look(self.greeting):
+            known = answer.client in self.courier.nodes
+            problem = answer.problem or self._named_badly(answer.client)
+            problem = problem or self.courier.rivalled(answer, node) or self.enter(answer)
             if problem:
-                failed[answer.client[:40]] = problem
-                watch({"text": f"client {answer.client[:40]!r} can't take part: {problem}"})
+                if not known:
+                    failed[answer.client[:40]] = problem
+                how = "is not there yet" if answer.late else "can't take part"
+                watch({"text": f"client {answer.client[:40]!r} {how}: {problem}"})
                 continue
-            if self.courier.accept(answer.client, node):
+            if self.courier.accept(answer, node):
                 watch({"text": f"client {answer.client!r} is reached at another node now"})
             self._informed.discard(answer.client)
         return failed
@@ -203,6 +208,7 @@ class Rounds:
             else:
                 watch({"clients": 1, "client": answer.client})
                 yield answer.client, answer.letter
+            del answer  # may be a model: not to be kept while the next one is waited for
 
     def _refuse(self, client: str, problem: str, watch: Watch, missing: dict[str, str]) -> None:
         missing[client] = problem

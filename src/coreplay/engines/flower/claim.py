@@ -1,0 +1,49 @@
+"""A client's state on this machine: one process at a time works on it, and it has a mark by which a server knows it.
+
+After a kill, a process of the old node may still be at work when the new one begins; the lock makes the new one wait.
+The mark tells a client that came back (the same files) from another one that was given the same name.
+"""
+
+import fcntl
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coreplay.engines.flower.node import BusyError, Node
+from coreplay.files import write_text
+from coreplay.replay import path_for
+
+PATIENCE = 30.0  # seconds that another process gets to end
+LOOK = 0.1
+
+
+@contextmanager
+def alone(node: Node, patience: float = PATIENCE) -> Iterator[None]:
+    """Hold the lock of the client's state; the system frees it when the process ends, however that happens."""
+    place = _beside(node, ".lock")
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with place.open("ab") as file:
+        until = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise BusyError(node) from None
+                time.sleep(LOOK)
+        yield
+
+
+def mark(node: Node) -> str:
+    """Return the mark of the client's state, made once."""
+    place = _beside(node, ".mark")
+    if not place.exists():
+        write_text(place, uuid.uuid4().hex)
+    return place.read_text(encoding="utf-8")
+
+
+def _beside(node: Node, suffix: str) -> Path:
+    return path_for(node.state, node.whose).with_suffix(suffix)
