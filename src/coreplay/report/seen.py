@@ -18,7 +18,9 @@ def seen(group: Group) -> str:
 
 def _at(group: Group, budget: str) -> list[str]:
     where = f" with a budget of {budget}" if len(group.budgets) > 1 else ""
-    helpful, useless, unclear = [], [], []
+    helpful: list[str] = []
+    useless: list[str] = []
+    unclear: list[str] = []
     for label in group.labels:
         changes = _signed(group, label, NONE, budget)
         if label == NONE or not changes:

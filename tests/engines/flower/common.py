@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from coreplay.federated import Config
@@ -65,3 +66,13 @@ def command(*arguments, **options) -> subprocess.Popen:
     heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     script = heeds + "from coreplay.cli import main; main()"
     return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], start_new_session=True, **options)
+
+
+def left_of(group) -> str:
+    """Return what is left of a process group; helpers of the interpreter may end a moment after it."""
+    until = time.monotonic() + 10
+    while True:
+        found = subprocess.run(["pgrep", "-g", str(group)], capture_output=True, text=True, check=False).stdout
+        if not found or time.monotonic() > until:
+            return found
+        time.sleep(0.2)

@@ -17,7 +17,7 @@ from coreplay.engines.flower.environment import environment
 from coreplay.errors import InputError
 from coreplay.federated import Run
 from coreplay.files import read_json
-from tests.engines.flower.common import client_stores, command, digits, kept, lines, metrics
+from tests.engines.flower.common import client_stores, command, digits, kept, left_of, lines, metrics
 
 pytestmark = pytest.mark.flower
 
@@ -131,7 +131,7 @@ def test_ctrl_c_stops_a_deployment_and_leaves_nothing_behind(up):
     assert len(started) == 4
     assert up.stop() == 0
     for pid in started:
-        assert subprocess.run(["pgrep", "-g", pid], capture_output=True, check=False).stdout == b""
+        assert left_of(pid) == ""
     with pytest.raises(InputError, match="not running"):
         Way.to(str(up.folder))
 

@@ -12,7 +12,7 @@ import pytest
 
 from coreplay.coordination import Contribution
 from coreplay.engines import LocalEngine, prepare, run
-from tests.engines.flower.common import client_stores, command, config, digits, kept, lines, metrics, python
+from tests.engines.flower.common import client_stores, command, config, digits, kept, left_of, lines, metrics, python
 
 pytestmark = pytest.mark.flower
 ROOT = Path(__file__).parents[3]
@@ -188,8 +188,7 @@ def test_ctrl_c_stops_ray_and_everything_else(tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"--resume" in said
-    group = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True, check=False)
-    assert group.stdout == ""
+    assert left_of(process.pid) == ""
 
 
 def test_the_example_learns_with_its_memory_and_adds_at_most_twenty_lines(tmp_path):
