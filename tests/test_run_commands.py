@@ -12,7 +12,7 @@ import pytest
 
 from coreplay.cli import main
 from coreplay.engines import WorkerError, run
-from coreplay.federated import Config
+from coreplay.federated import Config, RunFolder
 
 TINY = {
     "stream": {"source": "synthetic", "options": {"clients": 5, "periods": 2, "samples": 12}},
@@ -166,7 +166,11 @@ def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(place, tmp_path, ca
     ],
 )
 def test_what_stops_a_run_says_how_to_go_on(place, tmp_path, capsys, monkeypatch, error, code, message):
-    def stop(*arguments, **options):
+    begun = True
+
+    def stop(config, folder, **options):
+        if begun:
+            RunFolder.create(folder, config)
         raise error
 
     monkeypatch.setattr("coreplay.engines.run", stop)
@@ -175,6 +179,9 @@ def test_what_stops_a_run_says_how_to_go_on(place, tmp_path, capsys, monkeypatch
     assert message in err
     assert f"coreplay run --resume {tmp_path / 'new'}" in err
     assert out == ""
+    begun = False
+    if not isinstance(error, OSError):
+        assert "start it again" in call(capsys, "run", place / "run.toml", "-o", tmp_path / "never")[2]
 
 
 def test_a_finished_run_is_shown_and_not_done_again(place, capsys):

@@ -22,8 +22,8 @@ from coreplay.federated import Event, Run
 from coreplay.replay import Store
 
 TINY = {
-    "stream": {"options": {"clients": 6, "periods": 3, "samples": 10}, "clients": 4},
-    "task": {"options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 300}},
+    "stream": {"source": "digits", "options": {"clients": 6, "periods": 3}, "clients": 4},
+    "task": {"name": "image_classification", "options": {"channels": 2}},
     "federated": {"rounds": 1, "first_rounds": 2},
     "replay": {"budget": 2, "rounds": 1},
     "gradients": {"size": 32},
@@ -185,7 +185,11 @@ def test_ctrl_c_stops_and_says_how_to_go_on(tmp_path):
     file = tmp_path / "sweep.toml"
     long = {**TINY, "federated": {"rounds": 500}}
     file.write_text('strategies = ["none"]\n[run]\n' + "".join(f"{k} = {_toml(v)}\n" for k, v in long.items()))
-    command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "sweep")]
+    heeds = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also where tests run behind "&"
+    )
+    script = heeds + "from coreplay.cli import main; main()"
+    command = [sys.executable, "-c", script, "sweep", str(file), "-o", str(tmp_path / "sweep")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while process.poll() is None and not list((tmp_path / "sweep").glob("runs/*/run.log")):
         time.sleep(0.05)

@@ -136,7 +136,7 @@ def _written(name: str, value: Any) -> str:
     """Write a value so that it may be part of a file's name.
 
     >>> _written("rounds", 4), _written("path", "../x"), _written("options", {"starts": 3})
-    ('rounds=4', 'path=x-f1fc40a6', 'options=starts-3-8b5f7b53')
+    ('rounds=4', 'path=x-97f7eb5d', 'options=starts-3-8806a704')
     """
     text = value if isinstance(value, str) else json.dumps(value)
     safe = re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:32]
