@@ -209,17 +209,15 @@ def _toml(value):
 
 @pytest.mark.flower
 def test_a_sweep_on_ray_gives_the_same_runs(whole, tmp_path):
+    """In a process of its own: Ray leaves traces in the one that starts it."""
     pytest.importorskip("ray")
-    from coreplay.experiments.on_ray import carry_out_on_ray
-
     _, folder, _ = whole
-    plan = {"strategies": ["none", {"strategy": "corrective"}], "seeds": [0], "run": TINY}
-    board = Board(Sweep.make(plan).runs)
-    carry_out_on_ray(board, tmp_path)
-    assert board.counts()["finished"] == 2
-    for planned in board.runs:
-        assert contents(tmp_path / "runs" / planned.name) == contents(folder / "runs" / planned.name)
-    failing = {"strategies": ["none"], "run": {**TINY, "federated": {"learning_rate": 1e30, "clip": None}}}
-    board = Board(Sweep.make(failing).runs)
-    carry_out_on_ray(board, tmp_path / "failing")
-    assert "lower federated.learning_rate" in board.failures()["none-seed0"]
+    file = tmp_path / "sweep.toml"
+    text = 'strategies = ["none", { strategy = "corrective" }]\n[run]\n'
+    file.write_text(text + "".join(f"{key} = {_toml(value)}\n" for key, value in TINY.items()))
+    command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "sweep"), "--on", "ray"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"]["finished"] == 2
+    for path in (tmp_path / "sweep/runs").iterdir():
+        assert contents(path) == contents(folder / "runs" / path.name)
