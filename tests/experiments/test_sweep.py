@@ -221,3 +221,10 @@ def test_a_sweep_on_ray_gives_the_same_runs(whole, tmp_path):
     assert json.loads(done.stdout)["runs"]["finished"] == 2
     for path in (tmp_path / "sweep/runs").iterdir():
         assert contents(path) == contents(folder / "runs" / path.name)
+    failing = {**TINY, "federated": {"learning_rate": 1e30}}
+    text = 'strategies = ["none"]\n[run]\n'
+    file.write_text(text + "".join(f"{key} = {_toml(value)}\n" for key, value in failing.items()))
+    command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "failing"), "--on", "ray"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "lower federated.learning_rate" in done.stderr

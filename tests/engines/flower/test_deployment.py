@@ -58,7 +58,7 @@ def up(tmp_path_factory):
 
 
 def test_deployment_equals_the_local_engine(up, tmp_path):
-    settings = {"federated__rounds": 1, "replay__rounds": 1}
+    settings = {"federated__rounds": 1}
     run(digits(**settings), tmp_path / "local")
     over = digits(engine__name="flower", engine__connection=str(up.folder), **settings)
     done = run(over, tmp_path / "flower")
