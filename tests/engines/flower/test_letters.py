@@ -1,5 +1,8 @@
 """Letters and dialogues, without Flower's processes."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -11,7 +14,7 @@ from coreplay.coordination.secure import SecureServer
 from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
 from coreplay.engines.flower.device import Device
 from coreplay.engines.flower.dialogue import Dialogue
-from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.letters import Letter, is_shared
 from coreplay.engines.flower.node import Node
 from coreplay.errors import InputError
 
@@ -53,6 +56,20 @@ def test_what_is_no_letter_is_refused(change):
         record["vector"] = ArrayRecord({"vector": array})
         with pytest.raises((InputError, TypeError)):
             Letter.from_record(record)
+
+
+def test_a_letter_that_was_read_and_its_vector_are_gone_at_once():
+    """Not when the collector comes: on Ray each keeps a whole model in shared memory until then."""
+    record = Letter("train", "run", 0, 0, {}, np.float32([1, 2]), client="a").to_record(shared=True)
+    assert is_shared(record)
+    sent = weakref.ref(record["vector"]["vector"])
+    gc.disable()
+    try:
+        letter = Letter.from_record(record)
+        del record, letter
+        assert sent() is None
+    finally:
+        gc.enable()
 
 
 def gradients(k):

@@ -104,8 +104,8 @@ class Letter:
     @classmethod
     def from_record(cls, record: RecordDict) -> "Letter":
         """Read a letter; anything else is an `InputError`."""
-        head = record.config_records.get(_HEAD)
-        if head is None:
+        head = record.get(_HEAD)  # not its views by kind: they make a cycle, and the vector would wait for the collector
+        if not isinstance(head, ConfigRecord):
             raise InputError("it is no letter of coreplay")
         kinds: dict[str, type] = dict.fromkeys(("act", "run", "client", "facts"), str)
         kinds |= {"period": int, "round": int, "data": bytes}
@@ -118,17 +118,22 @@ class Letter:
             raise InputError("its facts are no JSON") from None
         if not isinstance(values["facts"], dict):
             raise InputError("its facts are no table")
-        return cls(**values, model=_vector(record) if _VECTOR in record else record.array_records.get(ARRAYS))
+        return cls(**values, model=_vector(record) if _VECTOR in record else _arrays(record, ARRAYS))
 
 
 def is_shared(record: RecordDict) -> bool:
     """Say whether a letter's vector came through shared memory: then the answer's may go there too."""
-    arrays = record.array_records.get(_VECTOR)
+    arrays = _arrays(record, _VECTOR)
     return arrays is not None and isinstance(arrays.get(_VECTOR), SharedArray)
 
 
+def _arrays(record: RecordDict, name: str) -> ArrayRecord | None:
+    found = record.get(name)
+    return found if isinstance(found, ArrayRecord) else None
+
+
 def _vector(record: RecordDict) -> NDArray[Any]:
-    arrays = record.array_records.get(_VECTOR)
+    arrays = _arrays(record, _VECTOR)
     found = None if arrays is None else arrays.get(_VECTOR)
     if isinstance(found, SharedArray):
         return found.vector
