@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coreplay.coordination import wire
+from coreplay import wire
 from coreplay.coordination.matrix import Candidates, GradientMatrix
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution
 from coreplay.coordination.method import Method, Past, make_method

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay.coordination import wire
+from coreplay import wire
 from coreplay.errors import InputError
 
 Vector = NDArray[np.float32]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay.coordination import wire
+from coreplay import wire
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Vector, as_vector
 from coreplay.coordination.method import Method, make_method
 from coreplay.coordination.total import Total, norm, products

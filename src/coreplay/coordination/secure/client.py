@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from coreplay.coordination import wire
+from coreplay import wire
 from coreplay.coordination.secure import shamir
 from coreplay.coordination.secure.masks import add_masks, agree, scale_of, to_words
 from coreplay.coordination.secure.messages import (

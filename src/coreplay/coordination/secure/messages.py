@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay.coordination import wire
+from coreplay import wire
 from coreplay.errors import InputError
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from coreplay.coordination import wire
+from coreplay import wire
 from coreplay.engines.flower.shared import SharedArray
 from coreplay.errors import InputError
 
@@ -104,7 +104,9 @@ class Letter:
     @classmethod
     def from_record(cls, record: RecordDict) -> "Letter":
         """Read a letter; anything else is an `InputError`."""
-        head = record.get(_HEAD)  # not its views by kind: they make a cycle, and the vector would wait for the collector
+        head = record.get(
+            _HEAD
+        )  # not its views by kind: they make a cycle, and the vector would wait for the collector
         if not isinstance(head, ConfigRecord):
             raise InputError("it is no letter of coreplay")
         kinds: dict[str, type] = dict.fromkeys(("act", "run", "client", "facts"), str)

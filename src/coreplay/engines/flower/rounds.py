@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coreplay.coordination import Broadcast, Contribution, wire
+from coreplay import wire
+from coreplay.coordination import Broadcast, Contribution
 from coreplay.coordination.messages import NEVER
 from coreplay.coordination.secure import SecureServer
 from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares

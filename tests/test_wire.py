@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coreplay.coordination import Broadcast, Contribution
-from coreplay.coordination.wire import HEAD, MAGIC, VERSION
 from coreplay.errors import InputError
+from coreplay.wire import HEAD, MAGIC, VERSION
 
 names = st.text(min_size=1, max_size=20)
 small = st.integers(0, 1000)
