@@ -128,7 +128,8 @@ def masked_lm(
     vocabulary
         A vocab.txt, tokenizer.json, model folder or Hub name. By default that of `start`, or else a WordPiece
         vocabulary of `vocabulary_size` trained on the first period's training texts, or on the lines of the file
-        `vocabulary_text`. start
+        `vocabulary_text`.
+    start
         A local folder or a Hub name with a BERT; by default a random start of the sizes that follow.
     share
         Of the pieces of a sentence that are masked, at least one.
