@@ -6,6 +6,8 @@ from torch import nn
 from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM
 
+import coreplay
+
 
 def tinybert(words=400):
     return BertForMaskedLM(
@@ -110,3 +112,27 @@ def test_masked_rows_that_are_as_many_as_samples_are_not_taken_for_samples(check
     labels[0, :3] = batch["input_ids"][0, :3]  # 3 + 0 + 1 + 1 + 1 + 0 masked tokens, 6 samples
     labels[2:5, 1] = batch["input_ids"][2:5, 1]
     check(tinybert().double(), mlm_masked, {**batch, "labels": labels})
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "batch"),
+    [
+        (tinybert, mlm_everywhere, utterances),
+        (tinybert, mlm_masked, utterances),  # the head's rows are masked positions: no promise holds there
+        (convolutional, cross_entropy, lambda: (torch.randn(7, 3, 9, 9).double(), torch.arange(7) % 5)),
+        (Classifier, cross_entropy, lambda: (torch.randint(0, 40, (6, 8)), torch.arange(6) % 4)),
+        (Twice, cross_entropy, lambda: (torch.randn(8, 10).double(), torch.arange(8) % 3)),
+    ],
+)
+def test_with_the_samples_in_the_first_dimension(check, model, loss, batch):
+    check(model().double(), loss, batch(), batch_first=True)
+
+
+@pytest.mark.parametrize("promise", [False, True])
+def test_the_promise_saves_a_backward_pass(promise):
+    model, passes = Twice(), []
+    model.out.register_full_backward_hook(lambda *_: passes.append(1))
+    batch = torch.randn(8, 10), torch.arange(8) % 3
+    gram = coreplay.gradient_matrix(model, cross_entropy, batch, batch_first=promise).gram()
+    assert len(passes) == (1 if promise else 2)
+    assert (gram == coreplay.gradient_matrix(model, cross_entropy, batch).gram()).all()

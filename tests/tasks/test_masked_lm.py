@@ -233,6 +233,10 @@ def test_the_gradient_matrix_takes_the_loss(stream, task):
     model = task.model(0).eval()
     batch = task.collate(stream.of_period(0)[:6], epoch=0)
     gram = gradients.gradient_matrix(model, task.per_sample_loss, batch).gram()
+    assert (
+        gram == gradients.gradient_matrix(model, task.per_sample_loss, batch, batch_first=task.batch_first).gram()
+    ).all()
+    assert task.batch_first
     columns = []
     for k in range(6):
         model.zero_grad()

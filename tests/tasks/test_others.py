@@ -10,6 +10,7 @@ import torch
 
 from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
+from coreplay.gradients import gradient_matrix
 from coreplay.tasks import batches, evaluate, make, tasks
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,9 @@ def check_scores(task, model, samples):
         alone = task.per_sample_loss(model, task.collate(samples[[k]]))
         assert alone.item() == pytest.approx(losses[k].item(), rel=1e-3, abs=1e-4)
     assert evaluate(task, model, samples) == pytest.approx(task.scores(model, batch).mean().item())
+    few = {name: tensor[:12] for name, tensor in batch.items()}
+    found, promised = (gradient_matrix(model, task.per_sample_loss, few, batch_first=it).gram() for it in (False, True))
+    assert task.batch_first == (found == promised).all()
 
 
 def test_digits_are_learned_and_rotation_hurts():

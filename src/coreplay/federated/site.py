@@ -187,6 +187,7 @@ class Site:
                 views,
                 given.backend,
                 parameters=given.parameters,
+                batch_first=self.task.batch_first,
                 memory_limit=memory,
                 **sketch,
             )

@@ -28,6 +28,7 @@ def gradient_matrix(
     backend: str = "factored",
     *,
     parameters: str | Iterable[str] | None = None,
+    batch_first: bool = False,
     memory_limit: int = 2 * 2**30,
     size: int = 4096,
     seed: int = 0,
@@ -52,6 +53,9 @@ def gradient_matrix(
     parameters
         Shell-style name patterns such as `"classifier.*"`, one or several; by default all trainable
         parameters. Frozen parameters are left out.
+    batch_first
+        Your word that every layer has the samples in the first dimension of its input and output, in their order. Then
+        one backward pass is enough; without it a second one finds out which sample each row belongs to.
     memory_limit
         Bytes for what is kept and computed, besides the model; "factored" recomputes what does not fit.
     size, seed
@@ -80,6 +84,7 @@ def gradient_matrix(
                 f"layer {name!r} has max_norm={module.max_norm}, so that a forward pass changes its weights: "
                 "set it to None (the weights are within the norm after training)"
             )
-    problem = Problem(model, per_sample_loss, batch, batch_size(batch), select_parameters(model, parameters))
+    selected = select_parameters(model, parameters)
+    problem = Problem(model, per_sample_loss, batch, batch_size(batch), selected, batch_first)
     options = {"size": size, "seed": seed} if backend == "sketch" else {}
     return chosen(problem, memory_limit=memory_limit, **options)

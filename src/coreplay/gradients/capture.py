@@ -1,8 +1,9 @@
 """One forward pass and two backward passes over a chunk of samples: the factors of all parameters.
 
-The second backward pass signs the rows (see `owners`). A parameter goes through plain autograd, one sample at
-a time, whenever the layers do not account for it beyond doubt: it is used outside the layers that own it,
-rows mix samples, or the fallback's sum differs from autograd's. So the result is exact, never a guess.
+The second backward pass signs the rows (see `owners`); where the caller promises their order there is none. A
+parameter goes through plain autograd, one sample at a time, whenever the layers do not account for it beyond doubt: it
+is used outside the layers that own it, rows mix samples, or the fallback's sum differs from autograd's. So the result
+is exact, never a guess.
 """
 
 from collections.abc import Iterable
@@ -68,15 +69,18 @@ def _factors(problem: Problem, losses: Tensor, calls: list[Call]) -> tuple[dict[
     parameters = problem.selected.parameters
     checked = sorted({name for call in calls if isinstance(call, OtherCall) for name in call.parameters.values()})
     plain, totals = _backward(losses, calls, [parameters[name] for name in checked], torch.ones_like(losses))
-    signed, _ = _backward(losses, calls, [], signatures(losses), last=True)
+    signed: list[Grads] = [[None] * len(call.edges) for call in calls]
+    promised = problem.batch_first and _first_is(len(losses), plain)
+    if not promised:
+        signed, _ = _backward(losses, calls, [], signatures(losses), last=True)
     factors: dict[str, list[Factor]] = {}
     doubtful: set[str] = set()
     gathered: dict[tuple[int, bytes], Tensor] = {}
     for call, here, there in zip(calls, plain, signed, strict=True):
         if isinstance(call, RuleCall):
-            found = _apply_rule(call, here[0], there[0], len(losses), gathered)
+            found = _apply_rule(call, here[0], there[0], len(losses), promised, gathered)
         else:
-            found = gradients_of_other(call, here, there, len(losses))
+            found = gradients_of_other(call, here, there, len(losses), promised)
         if found is None:
             doubtful.update(call.parameters.values())
             continue
@@ -91,6 +95,11 @@ def _factors(problem: Problem, losses: Tensor, calls: list[Call]) -> tuple[dict[
         if name in parts and not _adds_up(parts[name], total):
             doubtful.add(name)
     return {name: part for name, part in parts.items() if name not in doubtful}, doubtful
+
+
+def _first_is(n: int, grads: list[Grads]) -> bool:
+    """Whether the first dimension of every output has the size of the batch."""
+    return all(grad is None or (grad.dim() > 0 and len(grad) == n) for several in grads for grad in several)
 
 
 def _backward(
@@ -114,10 +123,13 @@ def _apply_rule(
     plain: Tensor | None,
     signed: Tensor | None,
     n: int,
+    promised: bool,
     gathered: dict[tuple[int, bytes], Tensor],
 ) -> dict[str, Factor] | None:
     """Return the factors of one layer call, or None if its rows cannot be told apart."""
-    if plain is None or signed is None:  # the loss depends on this call in a way that cannot be seen here
+    if plain is None or (
+        signed is None and not promised
+    ):  # the loss depends on this call in a way that cannot be seen here
         return None
     if plain.numel() == 0:
         return {}
@@ -127,7 +139,7 @@ def _apply_rule(
     if call.stale or leading != input_leading:
         return None
     plain = plain.reshape(leading.numel(), -1)
-    owner = find_owners(plain, signed.reshape(leading.numel(), -1), n)
+    owner = find_owners(plain, None if signed is None else signed.reshape(leading.numel(), -1), n)
     if owner is None:
         return None
     inputs, grads = call.inputs.reshape(leading.numel(), *input_row), plain.view(leading.numel(), *row)

@@ -20,13 +20,13 @@ from coreplay.gradients.trees import rebuild, tensors_in
 
 
 def gradients_of_other(
-    call: OtherCall, plain: list[Tensor | None], signed: list[Tensor | None], n: int
+    call: OtherCall, plain: list[Tensor | None], signed: list[Tensor | None], n: int, promised: bool = False
 ) -> dict[str, Factor] | None:
     """Return the gradients of the call's parameters by name, or None if samples cannot be told apart."""
     places, grads = [], []
     for position, here, there in zip(call.outputs, plain, signed, strict=True):
-        if here is not None and there is not None:
-            dim = _sample_dim(here, there, n)
+        if here is not None and (promised or there is not None):
+            dim = 0 if there is None else _sample_dim(here, there, n)
             if dim is None:
                 return None
             places.append((position, dim))

@@ -19,13 +19,17 @@ _SHOWN = 5  # samples that an error names
 
 @dataclass(frozen=True)
 class Problem:
-    """A model, a per-sample loss, a batch of `n` samples, and which parameters to differentiate by."""
+    """A model, a per-sample loss, a batch of `n` samples, and which parameters to differentiate by.
+
+    `batch_first`: the caller's word that every layer has the samples in the first dimension, in order.
+    """
 
     model: nn.Module
     per_sample_loss: PerSampleLoss
     batch: Any
     n: int
     selected: Selected
+    batch_first: bool = False
 
     @cached_property
     def storages(self) -> frozenset[int]:

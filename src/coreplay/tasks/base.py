@@ -25,10 +25,15 @@ Batch = dict[str, Tensor]
 
 
 class Task(ABC):
-    """What a user subclasses: four methods, and names for the metric."""
+    """What a user subclasses: four methods, and names for the metric.
+
+    `batch_first` says that every layer of the model has the samples in the first dimension, in their order; the
+    gradients of a pool then take one backward pass instead of two.
+    """
 
     metric: str = "loss"
     lower_is_better: bool = True
+    batch_first: bool = False
 
     @abstractmethod
     def model(self, seed: int) -> nn.Module:

@@ -19,6 +19,7 @@ class ImageClassification(Task):
 
     metric = "accuracy"
     lower_is_better = False
+    batch_first = True
 
     def __init__(self, shape: tuple[int, int], classes: int, channels: int) -> None:
         self.shape, self.classes, self.channels = shape, classes, channels

@@ -31,6 +31,7 @@ class MaskedLM(Task):
 
     metric = "perplexity"
     lower_is_better = True
+    batch_first = True
 
     def __init__(self, vocabulary: Vocabulary, size: Size, share: float, seed: int, start: str | None) -> None:
         if not 0 < share < 1:

@@ -23,6 +23,7 @@ class TextClassification(Task):
 
     metric = "accuracy"
     lower_is_better = False
+    batch_first = True
 
     def __init__(self, vocabulary: Vocabulary, classes: int, size: Size, start: str | None) -> None:
         self.vocabulary, self.classes, self.size, self.start = vocabulary, classes, size, start
