@@ -14,12 +14,9 @@ from coreplay.cli import main
 from coreplay.engines import WorkerError, run
 from coreplay.federated import Config, RunFolder
 
-TINY = {
-    "stream": {"source": "synthetic", "options": {"clients": 5, "periods": 2, "samples": 12}},
-    "task": {
-        "name": "masked_lm",
-        "options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 300},
-    },
+TINY = {  # images: each process would spend five seconds on loading transformers
+    "stream": {"source": "digits", "options": {"clients": 5, "periods": 2}},
+    "task": {"name": "image_classification", "options": {"channels": 2}},
     "federated": {"rounds": 3},
     "replay": {"strategy": "corrective", "budget": 3, "rounds": 1},
     "gradients": {"size": 64},
@@ -275,16 +272,12 @@ def test_runs_lists_what_there_is(place, tmp_path, capsys):
     (row,) = json.loads(call(capsys, "runs", place, "--json")[1])
     summary = json.loads((place / "done/summary.json").read_text())
     assert (row["name"], row["state"], row["strategy"], row["budget"]) == ("done", "finished", "corrective", 3)
-    assert row["figure"] == summary["metrics"]["perplexity"][-1]
-    assert "| done | corrective | 3 | 0 | finished | perplexity" in call(capsys, "runs", place)[1]
+    assert row["figure"] == summary["metrics"]["accuracy"][-1]
+    assert "| done | corrective | 3 | 0 | finished | accuracy" in call(capsys, "runs", place)[1]
     assert "no runs below" in call(capsys, "runs", tmp_path)[1]
     assert call(capsys, "runs", tmp_path / "absent")[0] == 2
 
 
-def test_the_log_has_times_and_no_text_of_clients(place):
-    from coreplay.data import load
-
+def test_the_log_has_times(place):
     log = (place / "done/run.log").read_text()
     assert all(line[:2] == "20" and line[10] == "T" for line in log.splitlines())
-    texts = load("synthetic", **TINY["stream"]["options"]).samples("client0", 0).texts
-    assert not any(text in log for text in texts)

@@ -121,6 +121,14 @@ def test_relative_change_to_a_baseline(things, engine, tmp_path):
         prepare(config(baseline=str(tmp_path / "nowhere")))
 
 
+def test_the_log_has_no_text_of_clients(things, engine, tmp_path):
+    run(config(), tmp_path / "run", prepared=things, engine=engine)
+    log = (tmp_path / "run/run.log").read_text()
+    texts = [text for client in things.stream.clients for text in things.stream.samples(client, 0).texts]
+    assert len(texts) > 10
+    assert not any(text in log for text in texts)
+
+
 def test_a_killed_worker_is_replaced_and_its_clients_tried_again(things, tmp_path):
     whole = run(config(), tmp_path / "whole", prepared=things)
     warnings = []

@@ -212,19 +212,17 @@ def test_a_sweep_on_ray_gives_the_same_runs(whole, tmp_path):
     """In a process of its own: Ray leaves traces in the one that starts it."""
     pytest.importorskip("ray")
     _, folder, _ = whole
+    rate = Sweep.make({"strategies": ["none"], "run": TINY}).runs[0].config.federated.learning_rate
     file = tmp_path / "sweep.toml"
-    text = 'strategies = ["none", { strategy = "corrective" }]\n[run]\n'
+    text = 'strategies = ["none", { strategy = "corrective" }]\n'
+    text += f'grid = {{ "federated.learning_rate" = [{rate}, 1e30] }}\n[run]\n'
     file.write_text(text + "".join(f"{key} = {_toml(value)}\n" for key, value in TINY.items()))
     command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "sweep"), "--on", "ray"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["runs"]["finished"] == 2
-    for path in (tmp_path / "sweep/runs").iterdir():
-        assert contents(path) == contents(folder / "runs" / path.name)
-    failing = {**TINY, "federated": {"learning_rate": 1e30}}
-    text = 'strategies = ["none"]\n[run]\n'
-    file.write_text(text + "".join(f"{key} = {_toml(value)}\n" for key, value in failing.items()))
-    command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "failing"), "--on", "ray"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "lower federated.learning_rate" in done.stderr
+    counts = json.loads(done.stdout)["runs"]
+    assert (counts["finished"], counts["failed"]) == (2, 2)
+    for name in ("none", "corrective-1r-2"):
+        (found,) = (tmp_path / "sweep/runs").glob(f"{name}-learning_rate={rate}-seed0")
+        assert contents(found) == contents(folder / "runs" / f"{name}-seed0")
