@@ -6,8 +6,8 @@ accuracy):
     a[t, t'] = f(S[t, t'] / W[t, t'])                              figure of model t on test period t'
     A[t]     = f(Σ_t' S[t, t'] / Σ_t' W[t, t'])                    all-period figure: all test sets as one
     R        = A / A_no_replay − 1                                  relative change
-    F[t, t'] = a[t, t'] − min_{s < t} a[s, t']                     forgetting; for accuracy max_{s < t} a[s, t'] − a[t,
-    t'] F[t]     = mean over t' ≤ t of F[t, t']
+    F[t, t'] = a[t, t'] − min_{s < t} a[s, t']                     forgetting; the other way round for accuracy
+    F[t]     = mean over t' ≤ t of F[t, t']
 
 Forgetting above 0 means that some earlier model did better on the same test set.
 """
