@@ -56,14 +56,15 @@ def test_the_seed_is_the_agreement():
     assert np.allclose(sum(half.combine(np.ones(4)) for half in halves), one)
 
 
-@pytest.mark.parametrize("height", [5, 5000])
-def test_every_form_of_a_gradient_has_the_same_sketch(height):
+@pytest.mark.parametrize("size", [1, 5, 300])
+@pytest.mark.parametrize(("height", "width"), [(5, 7), (20_000, 7), (40, 3000), (9000, 60)])
+def test_every_form_of_a_gradient_has_the_same_sketch(height, width, size):
     owner = torch.tensor([0, 0, 2])
-    outer = Outer(torch.randn(3, height).double(), torch.randn(3, 7).double(), owner)
-    lookup = Lookup(torch.tensor([1, 4, 4]), torch.randn(3, 7).double(), owner)
-    parts = Parts((height, 7), 3, outer, lookup)
-    explicit = Parts((height, 7), 3, dense=Dense(dense_values(parts)))
-    projections = Projections(300, 0, outer.left)
+    outer = Outer(torch.randn(3, height).double(), torch.randn(3, width).double(), owner)
+    lookup = Lookup(torch.tensor([1, 4, 4]), torch.randn(3, width).double(), owner)
+    parts = Parts((height, width), 3, outer, lookup)
+    explicit = Parts((height, width), 3, dense=Dense(dense_values(parts)))
+    projections = Projections(size, 0, outer.left)
     assert torch.allclose(projections.sketch("w", parts), projections.sketch("w", explicit))
     assert not projections.sketch("w", parts)[1].any()
 

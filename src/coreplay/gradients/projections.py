@@ -35,7 +35,6 @@ class Projections:
 
     def __init__(self, size: int, seed: int, like: Tensor) -> None:
         self._size, self._seed, self._like = size, seed, like
-        self._length = 1 << (2 * size - 1).bit_length()  # of a convolution that does not wrap around by itself
 
     def sketch(self, name: str, part: Parts) -> Tensor:
         """Return the sketch (n, size) of one parameter's gradients, whatever form they are kept in."""
@@ -52,7 +51,7 @@ class Projections:
             total += self._lookup(part.lookup, part.n, left, right)
         if part.outer is not None:
             rows, numbers = len(part.outer.owner), part.n * part.shape[0] * part.shape[1]
-            convolve = 2 * rows * self._length * _BLOCKS * _PER_TRANSFORM < numbers
+            convolve = 2 * rows * self._length(part.shape[1]) * _BLOCKS * _PER_TRANSFORM < numbers
             outer = self._convolve if convolve else self._build
             total += outer(part.outer, part.n, left, right)
         return total
@@ -83,12 +82,16 @@ class Projections:
         """Hash some rows of gradients, (n, height, width) with the signs of the columns already on them."""
         width = _width(values.shape[2])
         if values.device.type == "cpu":  # many times as fast as torch's scattering
-            arrays = (tensor.contiguous().numpy() for tensor in (*left, values))
-            _add_rows(*arrays, result.numpy(), width)
+            places, signs = (tensor.contiguous().numpy() for tensor in left)
+            _add_rows(places, signs, values.contiguous().numpy(), result.numpy(), width)
             return
         columns = torch.arange(values.shape[2], device=values.device)
-        places = (left[0][:, columns // width] + columns % width).flatten()
-        result.index_add_(1, places, (values * left[1][:, columns // width]).flatten(1))
+        where = (left[0][:, columns // width] + columns % width).flatten()
+        result.index_add_(1, where, (values * left[1][:, columns // width]).flatten(1))
+
+    def _length(self, width: int) -> int:
+        """Return the length of a Fourier transform in which nothing wraps around by itself."""
+        return 1 << (self._size + _width(width) - 1).bit_length()
 
     def _wrapped(self, values: Tensor) -> Tensor:
         """Return sums by place from sums by place and what goes on beyond the last."""
@@ -118,22 +121,21 @@ class Projections:
 
     def _convolve(self, factor: Outer, n: int, left: Side, right: Tensor) -> Tensor:
         """Convolve the sketches of both sides, some rows at a time, and wrap the end around."""
-        spectrum = torch.zeros(n, self._length // 2 + 1, dtype=_complex(self._like.dtype), device=self._like.device)
-        step, width = max(1, _TRANSFORMED // self._length), _width(len(right))
+        length, width = self._length(len(right)), _width(len(right))
+        spectrum = torch.zeros(n, length // 2 + 1, dtype=_complex(self._like.dtype), device=self._like.device)
+        step = max(1, _TRANSFORMED // length)
         signed = factor.right * right
         for start in range(0, len(factor.owner), step):
             rows = slice(start, start + step)
             for block in range(-(-len(right) // width)):
-                one = self._transform(factor.left[rows], left[0][:, block], left[1][:, block])
-                one *= torch.fft.rfft(signed[rows, block * width : (block + 1) * width], n=self._length)
-                spectrum += sum_by_owner(one, factor.owner[rows], n)
-        return self._wrapped(torch.fft.irfft(spectrum, n=self._length))
+                one = self._hashed(factor.left[rows], left[0][:, block], left[1][:, block])
+                spectra = torch.fft.rfft(one, n=length)
+                spectra *= torch.fft.rfft(signed[rows, block * width : (block + 1) * width], n=length)
+                spectrum += sum_by_owner(spectra, factor.owner[rows], n)
+        return self._wrapped(torch.fft.irfft(spectrum, n=length))
 
-    def _transform(self, rows: Tensor, places: Tensor, signs: Tensor) -> Tensor:
-        """Return the Fourier transforms of hashed rows."""
-        hashed = self._like.new_zeros(self._size, len(rows)).index_add_(0, places, (rows * signs).T.contiguous())
-        transformed: Tensor = torch.fft.rfft(hashed.T, n=self._length)
-        return transformed
+    def _hashed(self, rows: Tensor, places: Tensor, signs: Tensor) -> Tensor:
+        return self._like.new_zeros(self._size, len(rows)).index_add_(0, places, (rows * signs).T.contiguous()).T
 
 
 @njit(cache=True)
