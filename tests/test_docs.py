@@ -7,6 +7,7 @@ exceptions: `<!-- not run: WHY -->` before a block of which names and options ar
 `<!-- excerpt: FILE -->` before one whose lines must stand in that file.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -53,15 +54,31 @@ def blocks(language, pages=PAGES):
             yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{k}")
 
 
-def run(command, folder):
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=SURROUNDINGS, check=False)
+def run(command, folder, **options):
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=SURROUNDINGS, check=False, **options)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
 
-@pytest.mark.parametrize("block", list(blocks("python", [page for page in PAGES if page not in WALKED])))
-def test_python_block_runs(block, tmp_path):
-    run([sys.executable, "-c", block.code], tmp_path)
+EACH = """
+import json, sys
+for code in json.load(sys.stdin):
+    print(code, flush=True)
+    exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+"""
+
+
+def pages_with_python():
+    for page in PAGES:
+        found = [block.code for block in blocks_of(page) if block.language == "python"]
+        if found and page not in WALKED:
+            yield pytest.param(found, id=str(page.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("codes", list(pages_with_python()))
+def test_python_blocks_run_each_by_itself(codes, tmp_path):
+    """In one process, because torch takes long to load; what was printed last is the block that failed."""
+    run([sys.executable, "-c", EACH], tmp_path, input=json.dumps(codes))
 
 
 @pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
