@@ -11,7 +11,7 @@ demo: $(VENV)/.installed
 
 test: lint browser
 	$(BIN)/pytest -n 2 -m 'not flower'
-	$(BIN)/pytest -m flower
+	$(BIN)/pytest -n 2 --dist loadfile -m flower
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
