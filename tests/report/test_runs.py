@@ -124,7 +124,7 @@ def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_p
     (tmp_path / "report/map.png").write_text("old")
     report = write([runs / "none-seed0", runs / "corrective-2-seed0"], tmp_path / "report", maps=0)
     assert not (tmp_path / "report/map.png").exists()
-    assert any("one seed" in note for note in report.sheets[0].notes)
+    assert any("With 1 seed" in note for note in report.sheets[0].notes)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("")
     with pytest.raises(InputError, match=r"thesis\.tex"):

@@ -98,3 +98,11 @@ def test_no_time_at_all_still_gives_a_selection_and_a_bound():
     proved = solve(K, 6, np.random.default_rng(0))
     assert proved.proved
     assert best.bound <= proved.value + 1e-9 <= best.value + 2e-9
+
+
+def test_every_set_of_equal_samples_is_visited_once():
+    """Not once for every order in which it can be put together."""
+    best = solve(np.ones((14, 14)), 12, np.random.default_rng(0))
+    assert best.proved
+    assert best.value == 144
+    assert best.nodes < 2**14

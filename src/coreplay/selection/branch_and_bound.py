@@ -27,7 +27,7 @@ from coreplay.selection.swaps import default_moves, search
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SLACK = 1e-12  # of a comparison: at worst it makes the search visit a set twice
+SLACK = 1e-12  # of a comparison: sums that differ by less are equal
 NODES_PER_SLICE = 20_000  # between two looks at the clock
 
 
@@ -53,12 +53,30 @@ class Optimum:
 
 @njit(cache=True)
 def _worst(K: Floats, sums: Floats, path: Ints, k: int, j: int) -> bool:
-    """Return whether j is the worst sample of the set of k on the path with j added."""
+    """Return whether j is the worst sample of the set of k on the path with j added; of equals, the last one is.
+
+    Sums along different paths differ by rounding. So that no set is lost, both are taken where that decides.
+    """
+    own = sums[k, j]
+    highest, close = own, False
     for t in range(k):
         i = path[t]
-        if sums[k, i] + K[i, j] > sums[k, j] + SLACK:
+        value = sums[k, i] + K[i, j]
+        if value > own + 1.01 * SLACK:
             return False
-    return True
+        highest = max(highest, value)
+        close |= i > j and value >= own - 1.01 * SLACK
+    if not close:
+        return True
+    for part in (0.99, 1.01):
+        low = highest - part * SLACK
+        last = own >= low
+        for t in range(k):
+            i = path[t]
+            last &= not (i > j and sums[k, i] + K[i, j] >= low)
+        if last:
+            return True
+    return False
 
 
 @njit(cache=True)
