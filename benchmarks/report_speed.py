@@ -2,7 +2,7 @@
 
 Two small real runs, one without replay and one coordinated, are copied into 100 folders that differ in strategy, budget
 and seed, with figures altered at random; their metrics have ten periods. The page is opened in headless Chromium, a new
-profile each time; the time goes from navigation until all figures are drawn.
+profile each time; the time goes from navigation until everything in the window is there, and until all figures are.
 """
 
 import argparse
@@ -99,13 +99,17 @@ def main() -> None:
         print(f"report on {count} runs: {seconds:.1f} s ({spent:.1f} s of processor time) (asked: < 60 s)")
         print(f"{len(report.files)} files, {views} views, page of {report.page.stat().st_size / 1e6:.1f} MB")
         print(f"memory at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
-        times = []
+        times: dict[str, list[float]] = {"everything in the window is there": [], "all figures are drawn": []}
         for _ in range(given.repeats):
             with chromium() as browser:
-                times.append(browser.open(report.page))
-        each = ", ".join(f"{value:.2f}" for value in times)
-        middle = statistics.median(times)
-        print(f"page, from navigation until all figures are drawn: median {middle:.2f} s ({each}) (asked: < 2 s)")
+                drawn = browser.open(report.page)
+                seen = browser.run("return performance.getEntriesByName('seen')[0].startTime") / 1000
+            for values, value in zip(times.values(), (seen, drawn), strict=True):
+                values.append(value)
+        for what, values in times.items():
+            each = ", ".join(f"{value:.2f}" for value in values)
+            print(f"page, from navigation until {what}: median {statistics.median(values):.2f} s ({each})")
+        print("asked: opens in less than 2 s")
 
 
 if __name__ == "__main__":

@@ -80,9 +80,26 @@
     return data.figures.filter((figure) => !document.getElementById(figure.id).closest("[hidden]"));
   }
 
+  function inWindow(figure) {
+    const box = document.getElementById(figure.id).getBoundingClientRect();
+    return box.bottom > 0 && box.top < window.innerHeight;
+  }
+
+  // First what is in the window; then the others, one at a time, so that the page can be read and used meanwhile.
+  let turn = 0;
   async function drawAll() {
+    const mine = ++turn;
     root.dataset.drawn = "no";
-    for (const figure of current()) await draw(figure);
+    const figures = current();
+    const first = figures.filter(inWindow);
+    for (const figure of first) await draw(figure);
+    performance.mark("seen");
+    for (const figure of figures) {
+      if (first.includes(figure)) continue;
+      await new Promise((resolve) => setTimeout(resolve));
+      if (turn !== mine) return; // another theme or group: all are being drawn again
+      await draw(figure);
+    }
     root.dataset.drawn = "yes";
     performance.mark("drawn");
   }
