@@ -6,9 +6,11 @@ n² d_left d_right. Parameters whose rows share their right side count as one, s
 Blocks of samples are lists of chunks; a symmetric product does the upper triangle only.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from coreplay.gradients.built import built_gram, built_size
@@ -19,6 +21,7 @@ from coreplay.gradients.pairs import pair_gram
 # per number of a built gradient (both are bound by memory, not by arithmetic).
 _PER_PAIR = 60
 _PER_BUILT = 60
+_SMALL = 1 << 18  # numbers of a gram whose parameters are seen to side by side
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,37 @@ def add_gram(gram: Tensor, rows: list[Chunk], columns: list[Chunk] | None, works
     workspace
         Bytes that temporary results may take.
     """
-    for names in _groups(rows + (columns or [])):
+
+    def product(names: list[str], room: int) -> Tensor:
+        found = torch.zeros_like(gram)
         left = _side(rows, names)
         right = None if columns is None else _side(columns, names)
         if left.chunks and (right is None or right.chunks):
-            _add_parameter(gram, left, right, workspace)
+            _add_parameter(found, left, right, room)
+        return found
+
+    for found in _side_by_side(product, _groups(rows + (columns or [])), gram, workspace):
+        gram += found
     if columns is None:
         gram.copy_(gram.triu() + gram.triu(1).T)
+
+
+def _side_by_side(
+    product: Callable[[list[str], int], Tensor], groups: list[list[str]], gram: Tensor, workspace: int
+) -> Iterator[Tensor]:
+    """Return the products of all parameters, in their order, computed on as many threads as torch has.
+
+    Each on one thread of its own: the products of a small pool are too short to be shared among threads.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or gram.device.type != "cpu" or gram.numel() > _SMALL:
+        yield from (product(names, workspace) for names in groups)
+        return
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield from pool.map(lambda names: product(names, workspace // threads), groups)
+    finally:
+        torch.set_num_threads(threads)  # for threads that are yet to come, too
 
 
 def _groups(chunks: list[Chunk]) -> list[list[str]]:
