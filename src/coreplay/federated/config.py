@@ -143,7 +143,7 @@ class EngineConfig(_Part):
     quorum: float = _field(0.5, "Flower: which share of the clients asked must answer.", ge=0, le=1)
     timeout: float = _field(600.0, "Flower: seconds to wait for a client's answer.", gt=0)
     window: int | None = _field(
-        None, "Flower: how many models may be on their way; on Ray two a process, else 64, if absent.", ge=1
+        None, "Flower: how many models may be on their way; on Ray one more than processes, else 64, if absent.", ge=1
     )
 
 

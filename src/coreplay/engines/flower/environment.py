@@ -11,6 +11,8 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_free_objects_batch_size": "1",  # a vector that nobody needs any more goes at once
+    "RAY_free_objects_period_milliseconds": "100",
 }
 
 
