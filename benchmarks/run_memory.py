@@ -2,7 +2,9 @@
 
 Two periods: training, measuring and a corrective selection of the first, training and measuring of the second. TinyBERT
 with the same 8192 words, 50 clients a round and as many rounds on both sides. Memory is the sum of the proportional set
-sizes (/proc/PID/smaps_rollup) of the run's process and all that it started, sampled; the peak is also given by phase.
+sizes (/proc/PID/smaps_rollup) of the run's process and all that it started, sampled; the peak is also given by phase. A
+run of ten times the length is sampled ten times as often, and more likely at a moment at which all peaks meet; so each
+process's own peak is given too, as the kernel has recorded it (VmHWM, shared pages included).
 
     python -m benchmarks.run_memory [--clients 100 1000]
 """
@@ -75,8 +77,17 @@ def proportional(process: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
-def watched(clients: int, folder: Path) -> tuple[dict[str, float], list[float]]:
-    """Do a run in processes of its own; return the peak by phase, and each process's share of the highest."""
+def recorded(process: int) -> float:
+    """Return the highest resident set size that the kernel has seen, in megabytes; 0 of a process that is gone."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
+def watched(clients: int, folder: Path) -> tuple[dict[str, float], list[float], list[float]]:
+    """Do a run in processes of its own; return the peak by phase, each process's share of it, and each one's own."""
     command = [sys.executable, "-m", "benchmarks.run_memory", "--run", str(clients), "--folder", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     phase = "start"
@@ -90,14 +101,17 @@ def watched(clients: int, folder: Path) -> tuple[dict[str, float], list[float]]:
     threading.Thread(target=listen, daemon=True).start()
     peaks: dict[str, float] = {}
     highest: list[float] = []
+    own: dict[int, float] = {}
     while process.poll() is None:
-        now = [proportional(one) for one in tree(process.pid)]
+        processes = tree(process.pid)
+        now = [proportional(one) for one in processes]
+        own |= {one: peak for one in processes if (peak := recorded(one))}
         peaks[phase] = max(peaks.get(phase, 0.0), sum(now))
         highest = max(highest, now, key=sum)
         time.sleep(EVERY)
     if process.returncode:
         raise SystemExit(f"the run with {clients} clients failed")
-    return peaks, highest
+    return peaks, highest, list(own.values())
 
 
 def main() -> None:
@@ -111,16 +125,20 @@ def main() -> None:
         return
     header("torch", "transformers")
     peaks: list[dict[str, float]] = []
+    own: list[float] = []
     with TemporaryDirectory() as name:
         vocabulary(max(given.clients), Path(name))
         for clients in given.clients:
-            found, highest = watched(clients, Path(name))
+            found, highest, records = watched(clients, Path(name))
             peaks.append(found)
+            own.append(sum(records))
             parts = ", ".join(f"{part:.0f}" for part in highest)
             print(f"{clients} clients: peak {max(found.values()):.0f} MB (by process: {parts})", flush=True)
+            print("  each process's own peak: " + ", ".join(f"{record:.0f}" for record in records), flush=True)
     for phase in peaks[0]:
         few, many = (found.get(phase, 0.0) for found in peaks)
         print(f"  {phase:<12} {few:7.0f} MB {many:7.0f} MB {many / few:6.3f}")
+    print(f"own peaks    {own[0]:9.0f} MB {own[1]:7.0f} MB {own[1] / own[0]:6.3f}")
     few, many = (max(found.values()) for found in peaks)
     print(f"peak         {few:9.0f} MB {many:7.0f} MB {many / few:6.3f}  (asked: within 10 %)")
 
