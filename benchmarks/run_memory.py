@@ -70,20 +70,20 @@ def tree(root: int) -> list[int]:
 
 def proportional(process: int) -> float:
     """Return the proportional set size in megabytes; 0 of a process that is gone."""
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return _megabytes(process, "smaps_rollup", "Pss:")
 
 
 def recorded(process: int) -> float:
     """Return the highest resident set size that the kernel has seen, in megabytes; 0 of a process that is gone."""
+    return _megabytes(process, "status", "VmHWM:")
+
+
+def _megabytes(process: int, file: str, name: str) -> float:
     try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        lines = Path(f"/proc/{process}/{file}").read_text().splitlines()
     except OSError:
         return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
 def watched(clients: int, folder: Path) -> tuple[dict[str, float], list[float], list[float]]:

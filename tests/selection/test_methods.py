@@ -26,7 +26,7 @@ def pool_arguments(method, n):
 def test_a_selection_is_valid_and_repeatable(method, problem):
     kind, n, seed, budget = problem
     if method == "exact":  # proofs take up to minutes for thirty
-        n, budget = min(n, 15), min(budget, 15)
+        n, budget = min(n, 20), min(budget, 20)
     rows, extra = gradients(kind, n, seed), pool_arguments(method, n)
     kept = coreplay.select(rows, budget=budget, method=method, seed=seed, **extra)
     assert kept.dtype == np.int64

@@ -68,11 +68,14 @@ class Projections:
             result.index_add_(0, places, (values * signs).T.contiguous())
         return result.T.div(_SPREAD**0.5)
 
-    def _targets(self, left: Side, right: Tensor) -> Side:
-        """Return place and sign of every entry in rows whose left sides are given: (rows, width)."""
-        columns = torch.arange(len(right), device=right.device)
-        block, inside = columns // _width(len(right)), columns % _width(len(right))
-        return (left[0][:, block] + inside) % self._size, left[1][:, block] * right
+    def _targets(self, left: Side, width: int) -> Side:
+        """Return place, not wrapped around, and sign of every entry in rows whose left sides are given: (rows, width).
+
+        The signs are the rows' alone: those of the columns are to be put on as well.
+        """
+        columns = torch.arange(width, device=left[0].device)
+        block, inside = columns // _width(width), columns % _width(width)
+        return left[0][:, block] + inside, left[1][:, block]
 
     def _room(self, n: int, width: int) -> Tensor:
         """Return sums by place, with room for what goes on beyond the last: `_wrapped` brings it back."""
@@ -80,14 +83,12 @@ class Projections:
 
     def _add(self, result: Tensor, values: Tensor, left: Side) -> None:
         """Hash some rows of gradients, (n, height, width) with the signs of the columns already on them."""
-        width = _width(values.shape[2])
         if values.device.type == "cpu":  # many times as fast as torch's scattering
             places, signs = (tensor.contiguous().numpy() for tensor in left)
-            _add_rows(places, signs, values.contiguous().numpy(), result.numpy(), width)
+            _add_rows(places, signs, values.contiguous().numpy(), result.numpy(), _width(values.shape[2]))
             return
-        columns = torch.arange(values.shape[2], device=values.device)
-        where = (left[0][:, columns // width] + columns % width).flatten()
-        result.index_add_(1, where, (values * left[1][:, columns // width]).flatten(1))
+        where, row_signs = self._targets(left, values.shape[2])
+        result.index_add_(1, where.flatten(), (values * row_signs).flatten(1))
 
     def _length(self, width: int) -> int:
         """Return the length of a Fourier transform in which nothing wraps around by itself."""
@@ -102,9 +103,9 @@ class Projections:
         return result
 
     def _lookup(self, factor: Lookup, n: int, left: Side, right: Tensor) -> Tensor:
-        places, signs = self._targets((left[0][factor.index], left[1][factor.index]), right)
-        places += factor.owner.unsqueeze(1) * self._size
-        values = (factor.right * signs).flatten()
+        places, signs = self._targets((left[0][factor.index], left[1][factor.index]), len(right))
+        places = places % self._size + factor.owner.unsqueeze(1) * self._size
+        values = (factor.right * right * signs).flatten()
         return self._like.new_zeros(n * self._size).index_add_(0, places.flatten(), values).view(n, -1)
 
     def _build(self, factor: Outer, n: int, left: Side, right: Tensor) -> Tensor:
