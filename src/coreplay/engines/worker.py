@@ -127,13 +127,13 @@ class Worker:
         """Do a job."""
         match job:
             case Begin():
-                return self._begin(job)
+                found: Any = self._begin(job)
             case Train():
-                return self._train(job)
+                found = self._train(job)
             case Measure():
-                return self._measure(job)
+                found = self._measure(job)
             case Choose():
-                found: Any = [self._at(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
+                found = [self._at(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
             case Contribute():
                 found = self._contribute(job)
             case Settle():
@@ -183,7 +183,7 @@ class Worker:
 
 
 def _give_memory_back() -> None:
-    """Let the system have what is free: pools of many sizes leave holes in the heap that add up over many clients."""
+    """Let the system have what is free: batches and pools of many sizes leave holes in the heap that add up."""
     with suppress(OSError, AttributeError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
 

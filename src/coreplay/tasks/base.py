@@ -22,6 +22,7 @@ from coreplay.errors import InputError
 from coreplay.seeding import generator
 
 Batch = dict[str, Tensor]
+AT_ONCE = 64  # test samples a batch: larger ones take more memory and are no faster
 
 
 class Task(ABC):
@@ -112,7 +113,7 @@ def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -
         yield task.collate(samples[parts[k]], epoch)
 
 
-def tally(task: Task, model: nn.Module, samples: Samples, size: int = 256) -> Tally:
+def tally(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> Tally:
     """Sum the scores of a test set, in evaluation mode, without gradients; the model's mode stays as it was."""
     order = np.argsort(task.lengths(samples), kind="stable") if len(samples) else np.empty(0, dtype=np.int64)
     total = weight = 0.0
@@ -129,7 +130,7 @@ def tally(task: Task, model: nn.Module, samples: Samples, size: int = 256) -> Ta
     return Tally(total, weight)
 
 
-def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = 256) -> float:
+def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> float:
     """Return the metric of a test set."""
     return task.finish(tally(task, model, samples, size).mean)
 
