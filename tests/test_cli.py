@@ -176,8 +176,11 @@ def test_wrong_arguments_end_with_code_2(pool, arguments, message):
     assert "Traceback" not in shown.stderr
 
 
-def test_an_unknown_command_ends_with_code_2():
-    assert coreplay("selekt").returncode == 2
+def test_an_unknown_command_ends_with_code_2_and_one_suggestion():
+    shown = coreplay("selekt")
+    assert shown.returncode == 2
+    assert shown.stderr.count("Did you mean") == 1
+    assert "'select'" in shown.stderr
 
 
 def test_selectors_lists_all():

@@ -41,6 +41,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     add_completion=False,
+    suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
 app.command()(sweep_commands.demo)

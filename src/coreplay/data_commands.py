@@ -15,6 +15,7 @@ from coreplay.errors import InputError, unknown
 app = typer.Typer(
     help="Streams: make them from files, git histories or the embedded grammar, and see what they are like.",
     no_args_is_help=True,
+    suggest_commands=False,
     rich_markup_mode="markdown",
 )
 

@@ -9,7 +9,11 @@ import typer
 
 from coreplay.errors import InputError
 
-app = typer.Typer(help="Runs on Flower: a deployment on this machine, and an app to start from.", no_args_is_help=True)
+app = typer.Typer(
+    help="Runs on Flower: a deployment on this machine, and an app to start from.",
+    no_args_is_help=True,
+    suggest_commands=False,
+)
 
 
 @app.command()
