@@ -153,7 +153,9 @@ def test_the_time_left_follows_the_pace():
     board.entries[runs[0].name].take(Event("begin", 0, 0, {"rounds": [2, 1, 1]}))
     now[0] = 30.0
     board.entries[runs[0].name].take(Event("round", 0, 2, {}))
-    assert board.left() == pytest.approx(90)  # half a run in 30 seconds, one and a half are left
+    assert board.left() == pytest.approx(60)  # half a run in 30 seconds; the other has this half from here
+    board.entries[runs[1].name].take(Event("begin", 1, 0, {"rounds": [2, 1, 1]}))
+    assert board.left() == pytest.approx(60)  # having the first period from elsewhere is no progress
     board.set(runs[0], FINISHED)
     board.set(runs[1], FAILED)
     assert board.left() == 0

@@ -44,7 +44,7 @@ class Board:
         self.runs = tuple(runs)
         self.entries = {planned.name: Entry() for planned in runs}
         self._changed, self._clock = changed, clock
-        self._began, self._before = clock(), 0.0
+        self._began, self._before = clock(), dict.fromkeys(self.entries, 0.0)
 
     def set(self, planned: Planned, state: str, **facts: Any) -> None:
         """Put a run into a state."""
@@ -58,12 +58,8 @@ class Board:
 
     def begin(self) -> None:
         """Count the time from now on."""
-        self._began, self._before = self._clock(), self.done
-
-    @property
-    def done(self) -> float:
-        """How many runs are done, with parts of those that go on."""
-        return sum(entry.done for entry in self.entries.values())
+        self._began = self._clock()
+        self._before = {name: entry.done for name, entry in self.entries.items()}
 
     def counts(self) -> dict[str, int]:
         """Return how many runs are in each state."""
@@ -71,12 +67,22 @@ class Board:
         return {state: found[state] for state in STATES}
 
     def left(self) -> float | None:
-        """Return the seconds that the rest takes at the pace so far; None before there is a pace."""
-        gone = self.done - self._before
-        if gone <= 0:
-            return None
-        failed = sum(1 - entry.done for entry in self.entries.values() if entry.state == FAILED)
-        return (self._clock() - self._began) * (len(self.runs) - self.done - failed) / gone
+        """Return the seconds that the rest takes at the pace so far; None before there is a pace.
+
+        A first period that runs have in common is work for one of them only.
+        """
+        known = next((entry.rounds for entry in self.entries.values() if entry.rounds), None)
+        first = known[0] / sum(known) if known else 0.0
+        gone = rest = 0.0
+        seen: set[str] = set()
+        for planned in self.runs:
+            entry = self.entries[planned.name]
+            start = max(first if planned.first in seen else 0.0, self._before[planned.name])
+            seen.add(planned.first)
+            gone += max(entry.done - start, 0.0)
+            if entry.state != FAILED:
+                rest += 1.0 - max(entry.done, start)
+        return (self._clock() - self._began) * rest / gone if gone > 0 else None
 
     def failures(self) -> dict[str, str]:
         """Return why runs failed, by name."""
