@@ -127,13 +127,13 @@ class Worker:
         """Do a job."""
         match job:
             case Begin():
-                found: Any = self._begin(job)
+                return self._begin(job)
             case Train():
-                found = self._train(job)
+                found: Any = self._train(job)
             case Measure():
                 found = self._measure(job)
             case Choose():
-                found = [self._at(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
+                found = [self._apart(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
             case Contribute():
                 found = self._contribute(job)
             case Settle():
@@ -144,6 +144,11 @@ class Worker:
     def _at(self, client: str) -> Site:
         self.client = client
         return self.site
+
+    def _apart(self, client: str) -> Site:
+        """Return the site for a client's pool, which needs room of its own size: the last one's is given back first."""
+        _give_memory_back()
+        return self._at(client)
 
     def _begin(self, job: Begin) -> None:
         if self._site is not None:
@@ -169,7 +174,7 @@ class Worker:
     def _contribute(self, job: Contribute) -> list[tuple[bytes | None, bytes]]:
         broadcast = None if job.broadcast is None else Broadcast.from_bytes(job.broadcast)
         answers: list[Answer] = [
-            self._at(client).coordinate(client, job.period, self._model.values, state, broadcast)
+            self._apart(client).coordinate(client, job.period, self._model.values, state, broadcast)
             for client, state in zip(job.clients, job.states, strict=True)
         ]
         return [(None if a.contribution is None else a.contribution.to_bytes(), a.state) for a in answers]
@@ -177,7 +182,7 @@ class Worker:
     def _settle(self, job: Settle) -> list[Buffer]:
         broadcast = None if job.broadcast is None else Broadcast.from_bytes(job.broadcast)
         return [
-            self._at(client).settle(client, job.period, self._model.values, state, broadcast)
+            self._apart(client).settle(client, job.period, self._model.values, state, broadcast)
             for client, state in zip(job.clients, job.states, strict=True)
         ]
 
