@@ -135,8 +135,8 @@ def main() -> None:
             parts = ", ".join(f"{part:.0f}" for part in highest)
             print(f"{clients} clients: peak {max(found.values()):.0f} MB (by process: {parts})", flush=True)
             print("  each process's own peak: " + ", ".join(f"{record:.0f}" for record in records), flush=True)
-    for phase in peaks[0]:
-        few, many = (found.get(phase, 0.0) for found in peaks)
+    for phase in (phase for phase in peaks[0] if phase in peaks[1]):  # a short one may not have been looked at
+        few, many = (found[phase] for found in peaks)
         print(f"  {phase:<12} {few:7.0f} MB {many:7.0f} MB {many / few:6.3f}")
     print(f"own peaks    {own[0]:9.0f} MB {own[1]:7.0f} MB {own[1] / own[0]:6.3f}")
     few, many = (max(found.values()) for found in peaks)
