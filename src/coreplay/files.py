@@ -1,6 +1,7 @@
 """Files that are whole or absent: written beside the target, then moved over it in one step."""
 
 import errno
+import fcntl
 import json
 import os
 import secrets
@@ -39,6 +40,22 @@ def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone_in(folder: Path | str) -> Iterator[None]:
+    """Make sure that no other process that asks for it works in this folder at the same time; the folder is made."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise InputError(f"another process is at work in {str(folder)!r}: wait until it ends") from None
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 def copy(source: Path | str, target: Path | str) -> None:

@@ -43,6 +43,7 @@ def sweep(
     Example: `coreplay sweep --resume sweeps/first`
     """
     from coreplay.experiments.board import Board
+    from coreplay.experiments.execution import places
     from coreplay.experiments.sweep import Sweep
 
     if on not in ("local", "ray"):
@@ -55,6 +56,7 @@ def sweep(
         return
     with _showing(plan) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
         board = Board(plan.runs, changed)
+        places(board, folder)  # a folder with other runs is refused before its plan is replaced
         _keep(source, folder)
         _carry_out(board, folder, on, processes, lambda: show(board))
     failures = board.failures()

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coreplay.engines import run
+from coreplay.engines import LocalEngine, run
 from coreplay.errors import InputError
+from coreplay.experiments import execution
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, Board
 from coreplay.experiments.execution import FAILURE, carry_out
 from coreplay.experiments.sweep import Sweep, _written
 from coreplay.federated import Event, Run
+from coreplay.files import alone_in
 from coreplay.replay import Store
 
 TINY = {
@@ -54,6 +57,17 @@ def test_a_plan_has_every_combination_once():
     assert one.config.stream.sample == one.config.seed == 4  # another sample of clients, too
     assert len({planned.first for planned in sweep.runs}) == 4  # one a seed and rate
     assert len({planned.group for planned in sweep.runs}) == 2  # one a sample of clients
+
+
+def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing():
+    grid = {"replay.rounds": [1, 4], "federated.learning_rate": [0.1, 0.2]}
+    sweep = Sweep.make({"strategies": ["none", "corrective"], "grid": grid, "run": {"preset": "small"}})
+    names = [planned.name for planned in sweep.runs]
+    assert [name for name in names if name.startswith("none")] == [
+        "none-learning_rate=0.1-seed0",
+        "none-learning_rate=0.2-seed0",
+    ]
+    assert len(names) == 2 + 4
 
 
 @pytest.mark.parametrize(
@@ -141,6 +155,61 @@ def test_a_failed_run_is_shown_and_stops_nobody(tmp_path):
     name, problem = next(iter(board.failures().items()))
     assert "lower federated.learning_rate" in problem
     assert problem in (tmp_path / "runs" / name / FAILURE).read_text()
+
+
+def test_the_first_period_is_there_for_others_though_the_run_that_made_it_was_killed_before_it_said_so(whole, tmp_path):
+    plan, folder, _ = whole
+    shutil.copytree(folder / "runs/none-seed0", tmp_path / "runs/none-seed0")
+    key = Sweep.make(plan).runs[0].first
+    for left in (tmp_path / "runs/none-seed0").iterdir():  # as a kill leaves it: measured, and no copy in first/
+        if left.name not in ("config.toml", "versions.json"):
+            left.unlink()
+    shutil.copy(folder / "first" / f"{key}.safetensors", tmp_path / "runs/none-seed0/checkpoint.safetensors")
+    board = Board(Sweep.make(plan | {"strategies": ["none", "naive_uniform"], "seeds": [0]}).runs)
+    carry_out(board, tmp_path, processes=1)
+    assert board.counts()["finished"] == 2
+    assert (tmp_path / "first" / f"{key}.safetensors").exists()
+    for name in ("none-seed0", "naive_uniform-2-seed0"):
+        assert ' round {"period": 0' not in (tmp_path / "runs" / name / "run.log").read_text()
+        assert contents(tmp_path / "runs" / name) == contents(folder / "runs" / name)
+
+
+def test_a_folder_has_one_sweep_at_a_time(whole):
+    plan, folder, _ = whole
+    with alone_in(folder), pytest.raises(InputError, match="another process is at work"):
+        carry_out(Board(Sweep.make(plan).runs), folder)
+
+
+def test_another_plan_is_refused_and_the_old_one_stays(whole, tmp_path):
+    _, folder, _ = whole
+    (tmp_path / "sweep").mkdir()
+    shutil.copytree(folder / "runs/none-seed0", tmp_path / "sweep/runs/none-seed0")
+    (tmp_path / "sweep/sweep.toml").write_text("# the old plan")
+    (tmp_path / "other.toml").write_text('strategies = ["none"]\n[run]\npreset = "small"\n')
+    command = [sys.executable, "-m", "coreplay", "sweep", str(tmp_path / "other.toml"), "-o", str(tmp_path / "sweep")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.returncode == 2
+    assert "another configuration" in shown.stderr
+    assert (tmp_path / "sweep/sweep.toml").read_text() == "# the old plan"
+
+
+def test_workers_that_do_not_start_fail_their_run_and_no_other(tmp_path, monkeypatch):
+    started = []
+
+    class Second(LocalEngine):
+        """Does not start for the second sample of clients, as when memory is short."""
+
+        def __init__(self, *given):
+            started.append(given)
+            if len(started) == 2:
+                raise MemoryError
+            super().__init__(*given)
+
+    monkeypatch.setattr(execution, "LocalEngine", Second)
+    board = Board(Sweep.make({"strategies": ["none"], "seeds": [0, 1, 2], "run": TINY}).runs)
+    carry_out(board, tmp_path, processes=1)
+    assert [entry.state for entry in board.entries.values()] == [FINISHED, FAILED, FINISHED]
+    assert board.failures() == {"none-seed1": "MemoryError"}
 
 
 def test_the_time_left_follows_the_pace():

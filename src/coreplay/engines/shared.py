@@ -30,8 +30,9 @@ class SharedVector:
         return self._memory.name
 
     def close(self) -> None:
-        """Let go of it; whoever made it also removes it."""
-        del self.values
-        self._memory.close()
-        if self._owner:
-            self._memory.unlink()
+        """Let go of it, once or again; whoever made it also removes it."""
+        if hasattr(self, "values"):
+            del self.values
+            self._memory.close()
+            if self._owner:
+                self._memory.unlink()

@@ -20,7 +20,8 @@ from coreplay.errors import InputError
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, WAITING, Board
 from coreplay.experiments.sweep import Planned
 from coreplay.federated import Event, FlatModel, Observer, RunFolder
-from coreplay.files import copy, disk_full, write_text
+from coreplay.federated.folder import CHECKPOINT, CONFIG
+from coreplay.files import alone_in, copy, disk_full, write_text
 
 FAILURE = "failure.txt"
 
@@ -36,7 +37,7 @@ def places(board: Board, folder: Path) -> dict[str, Path]:
         if planned.config.engine.name != LOCAL:
             raise InputError(f"engine.name = {planned.config.engine.name!r}: the runs of a sweep are local")
         path = found[planned.name] = folder / "runs" / planned.name
-        if not (path / "config.toml").exists():
+        if not (path / CONFIG).exists():
             continue
         place = RunFolder.open(path)
         if place.config().model_copy(update={"engine": planned.config.engine}) != planned.config:
@@ -60,7 +61,13 @@ def carry_out(
         Called several times a second while runs go on, to show them.
     """
     folder = Path(folder)
-    where = places(board, folder)
+    with alone_in(folder):
+        _carry_out(board, folder, places(board, folder), processes, tick)
+
+
+def _carry_out(
+    board: Board, folder: Path, where: dict[str, Path], processes: int | None, tick: Callable[[], None]
+) -> None:
     queue = Queue(board, folder / "first")
     waiting = sum(entry.state == WAITING for entry in board.entries.values())
     cores = len(os.sched_getaffinity(0))
@@ -165,9 +172,10 @@ def _serve(queue: Queue, where: dict[str, Path], workers: int) -> None:
             path = where[planned.name]
             try:
                 things = queue.prepared(planned)
-                if engine is None or group != planned.group:
-                    if engine is not None:
-                        engine.close()
+                if engine is not None and group != planned.group:
+                    engine.close()
+                    engine = None
+                if engine is None:
                     engine, group = LocalEngine(things.stream, things.task, things.start, workers), planned.group
                 carry_out_one(planned, path, queue.first(planned), queue.observer(planned), things, engine)
             except StoppedError:
@@ -180,7 +188,7 @@ def _serve(queue: Queue, where: dict[str, Path], workers: int) -> None:
                     return
                 with suppress(OSError, InputError):
                     write_text(path / FAILURE, f"{type(error).__name__}: {error}\n")
-                queue.give_back(planned, FAILED, str(error).splitlines()[0] if str(error) else type(error).__name__)
+                queue.give_back(planned, FAILED, in_a_line(error))
                 if engine is not None:  # it may have died with the run
                     engine.close()
                     engine = group = None
@@ -203,14 +211,35 @@ def carry_out_one(
 ) -> None:
     """Carry out a run, or go on with it; its first period is taken from the file `first`, or left there for others."""
     (path / FAILURE).unlink(missing_ok=True)
-    if not (path / "config.toml").exists():
+    if (path / CONFIG).exists():
+        place = RunFolder.open(path)
+    else:
         place = RunFolder.create(path, planned.config)
-        if first.exists():
-            place.start_from(first)
+    if first.exists() and not (path / CHECKPOINT).exists():
+        place.start_from(first)
+    _leave(place, first)
 
     def watch(event: Event) -> None:
         observer(event)
-        if event.kind == "evaluated" and event.period == 0 and not first.exists():
-            copy(path / "checkpoint.safetensors", first)
+        if event.kind == "evaluated" and event.period == 0:
+            _leave(place, first)
 
     run(planned.config, path, resume=True, observer=watch, prepared=prepared, engine=engine)
+
+
+def _leave(place: RunFolder, first: Path) -> None:
+    """Leave the model after the first period for others, if this run stands just there and nobody has yet."""
+    if first.exists():
+        return
+    found = place.checkpoint()
+    if found is not None and found.progress.period == 0 and found.progress.measured:
+        copy(place.path / CHECKPOINT, first)
+
+
+def in_a_line(error: BaseException) -> str:
+    r"""Say what went wrong in one line; some errors have no text but their name.
+
+    >>> in_a_line(ValueError("too small\nby far")), in_a_line(MemoryError())
+    ('too small', 'MemoryError')
+    """
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -13,9 +13,9 @@ from typing import Any
 
 from coreplay.errors import InputError
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, WAITING, Board
-from coreplay.experiments.execution import FAILURE, carry_out_one, places
+from coreplay.experiments.execution import FAILURE, carry_out_one, in_a_line, places
 from coreplay.experiments.sweep import Planned
-from coreplay.files import replacing, write_text
+from coreplay.files import alone_in, replacing, write_text
 
 FIRST = "first.safetensors"
 
@@ -26,13 +26,14 @@ def carry_out_on_ray(board: Board, folder: Path | str, *, tick: Callable[[], Non
         import ray
     except ImportError:
         raise InputError("--on ray needs Ray: install coreplay with its extra, coreplay[flower]") from None
-    where = places(board, Path(folder))
-    board.begin()
-    ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
-    try:
-        _spread(ray, board, where, Path(folder) / "first", tick)
-    finally:
-        ray.shutdown()
+    with alone_in(folder):
+        where = places(board, Path(folder))
+        board.begin()
+        ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+        try:
+            _spread(ray, board, where, Path(folder) / "first", tick)
+        finally:
+            ray.shutdown()
 
 
 def _spread(ray: Any, board: Board, where: dict[str, Path], first: Path, tick: Callable[[], None]) -> None:
@@ -56,14 +57,15 @@ def _spread(ray: Any, board: Board, where: dict[str, Path], first: Path, tick: C
             try:
                 files: dict[str, bytes] = ray.get(done)
             except ray.exceptions.RayError as error:
-                problem = str(getattr(error, "cause", None) or error).splitlines()[0]
                 write_text(path / FAILURE, f"{error}\n")
-                board.set(planned, FAILED, problem=problem)
+                board.set(planned, FAILED, problem=in_a_line(getattr(error, "cause", None) or error))
                 continue
             made = files.pop(FIRST, None)
             if made is not None:
                 _write(first / f"{planned.first}.safetensors", made)
-            (path / FAILURE).unlink(missing_ok=True)
+            for old in path.iterdir() if path.is_dir() else ():  # of a try that stopped: not to be mixed with this one
+                if old.is_file():
+                    old.unlink()
             for name in sorted(files, key=lambda name: name == "summary.json"):  # finished when all is there
                 _write(path / name, files[name])
             board.set(planned, FINISHED, figure=_figure(path))

@@ -108,12 +108,17 @@ class Sweep(BaseModel):
                 common = {"stream.sample": seed} | common
             for given in self.strategies:
                 replay = {"strategy": given} if isinstance(given, str) else given
+                reference = replay.get("strategy") in (NONE, ALL)
+                ignored = [name for name in others if reference and name.startswith("replay.")]
+                if any(others[name] != self.grid[name][0] for name in ignored):
+                    continue  # it chooses nothing: once is enough
                 changes = common | {f"replay.{name}": value for name, value in replay.items()}
-                fixed = "budget" in replay or "share" in replay or replay.get("strategy") in (NONE, ALL)
+                fixed = "budget" in replay or "share" in replay or reference
                 budgets: list[int | None] = [None] if fixed or not self.budgets else [*self.budgets]
                 for budget in budgets:
                     own = {} if budget is None else {"replay.budget": budget}
-                    yield _named(Config.make(self.run, changes | own), replay, others)
+                    shown = {name: value for name, value in others.items() if name not in ignored}
+                    yield _named(Config.make(self.run, changes | own), replay, shown)
 
 
 def _named(config: Config, given: Mapping[str, Any], others: Mapping[str, Any]) -> Planned:

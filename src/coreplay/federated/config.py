@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from coreplay.coordination.client import MINIMUM_POOL
 from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import check_strategy, is_coordinated
@@ -84,7 +85,7 @@ class ReplayConfig(_Part):
     share: float | None = _field(None, "Instead of a budget: a share of all samples it was offered.", gt=0, le=1)
     budgets: dict[str, int] = _field({}, "Budgets of single clients by name, instead of the above.")
     rounds: int = _field(4, "Rounds of a coordination.", "1 to 4", ge=0)
-    minimum_pool: int = _field(2, "Clients with smaller pools choose alone.", ge=0)
+    minimum_pool: int = _field(MINIMUM_POOL, "Clients with smaller pools choose alone.", ge=0)
     secure: bool = _field(False, "Coordinate through a secure sum: the server learns no single contribution.")
 
     def budget_of(self, client: str, offered: int) -> int:
@@ -106,6 +107,7 @@ class ReplayConfig(_Part):
         name, options = self.strategy, [f"{key}={value}" for key, value in self.options.items()]
         if is_coordinated(name):
             name += f", {self.rounds} round{'' if self.rounds == 1 else 's'}"
+            options += [f"minimum_pool={self.minimum_pool}"] if self.minimum_pool != MINIMUM_POOL else []
             options += ["secure"] if self.secure else []
         return f"{name} ({', '.join(options)})" if options else name
 
