@@ -18,9 +18,10 @@ from coreplay.engines import LocalEngine, run
 from coreplay.errors import InputError
 from coreplay.experiments import execution
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, Board
-from coreplay.experiments.execution import FAILURE, carry_out
+from coreplay.experiments.execution import carry_out
 from coreplay.experiments.sweep import Sweep, _written
 from coreplay.federated import Event, Run
+from coreplay.federated.folder import FAILURE
 from coreplay.files import alone_in
 from coreplay.replay import Store
 

@@ -53,7 +53,8 @@ def test_ratios_are_differences_of_logarithms(values):
     for name in ("mean", "low", "high"):
         expected = math.expm1(min(getattr(plain, name), 700))
         assert getattr(ratio, name) == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    assert ratio.word == plain.word
+    sharp = min(abs(plain.low), abs(plain.high)) > 1e-9  # an end at 0 may fall on either side of it
+    assert not sharp or ratio.word == plain.word
 
 
 def test_only_seeds_that_both_have_count_and_the_word_knows_what_is_better():

@@ -10,9 +10,11 @@ import pytest
 
 from coreplay.errors import InputError
 from coreplay.federated import Config
+from coreplay.federated.listing import list_runs
 from coreplay.report.charts import records
 from coreplay.report.gather import gather
 from coreplay.report.groups import grouped
+from coreplay.report.resources import convergence
 from coreplay.report.results import trade_off
 from coreplay.report.runs import FIGURES, MAKERS, OURS, TABLES, markdown, write
 from tests.report.making import SEEDS
@@ -124,7 +126,7 @@ def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_p
     (tmp_path / "report/map.png").write_text("old")
     report = write([runs / "none-seed0", runs / "corrective-2-seed0"], tmp_path / "report", maps=0)
     assert not (tmp_path / "report/map.png").exists()
-    assert any("With 1 seed" in note for note in report.sheets[0].notes)
+    assert any("One seed" in note for note in report.sheets[0].notes)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("")
     with pytest.raises(InputError, match=r"thesis\.tex"):
@@ -148,13 +150,51 @@ def test_groups_are_named_by_what_differs(runs, tmp_path):
         (tmp_path / f"b{seed}/config.toml").write_text(config.toml())
     groups = grouped(gather([tmp_path])[0])
     assert [group.name for group in groups] == [
-        "federated.rounds = 1, stream.options.samples = 10",
-        "federated.rounds = 7, stream.options.samples = 11",
+        "stream.options.samples = 10, federated.rounds = 1",
+        "stream.options.samples = 11, federated.rounds = 7",
     ]
     assert [len(group.runs) for group in groups] == [2, 2]
     text = markdown([tmp_path])
     assert text.count("| none | any |") == 2
-    assert "**federated.rounds = 7" in text
+    assert "**stream.options.samples = 11, federated.rounds = 7**" in text
+
+
+def test_many_differences_are_named_by_what_says_most(runs, tmp_path):
+    for name, change in (("a", {}), ("b", {"federated.rounds": 7, "federated.epochs": 2, "federated.clip": 2.0})):
+        shutil.copytree(runs / "none-seed0", tmp_path / name)
+        path = tmp_path / name / "config.toml"
+        path.write_text(Config.load(path, change | {"task.options.longest": 16 + len(change)}).toml())
+    (_, other) = grouped(gather([tmp_path])[0])
+    assert other.name == "task.options.longest = 19, federated.clip = 2.0, federated.epochs = 2, and 1 more differences"
+
+
+def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):
+    shutil.copytree(runs / "none-seed0", tmp_path / "a")
+    shutil.copytree(runs / "none-seed0", tmp_path / "b")
+    (tmp_path / "b/summary.json").unlink()
+    for name in ("b", "c"):  # the second failed before it had a configuration
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "failure.txt").write_text("InputError: no such file\nand more\n")
+    found, left = gather([tmp_path])
+    assert len(found) == 1
+    assert [text.partition(" failed: ")[2] for text in left] == ["InputError: no such file"] * 2
+    states = {listed.name: (listed.state, listed.problem) for listed in list_runs(tmp_path)}
+    assert states == {"a": ("finished", ""), "b": ("failed", "InputError: no such file")}
+
+
+def test_convergence_shows_every_method_that_has_rounds(runs, tmp_path):
+    rows = [{"period": 0, "round": r, "relaxed": 8.0 / (r + 1), "integer": None} for r in range(3)]
+    paths = []
+    for name, rounds in (("a", 3), ("b", 1)):
+        paths.append(tmp_path / name)
+        shutil.copytree(runs / "corrective-2-seed0", paths[-1])
+        config = Config.load(paths[-1] / "config.toml", {"replay.strategy": "alternating", "replay.rounds": rounds})
+        (paths[-1] / "config.toml").write_text(config.toml())
+        (paths[-1] / "coordination.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:rounds]))
+    (group,) = grouped(gather(paths)[0])
+    (lines,) = convergence(group).panels[0].chart.series
+    assert lines.label == "alternating, 3 rounds: relaxed"
+    assert [spread.mean for spread in lines.y] == pytest.approx([1, 1 / 2, 1 / 3])
 
 
 def test_a_stream_that_is_gone_is_said(runs, tmp_path, undrawn):

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from coreplay.federated import Config, Run
 from coreplay.report.gather import Finished
 from coreplay.report.groups import grouped
-from coreplay.report.seen import seen
+from coreplay.report.seen import diverged, seen
+from coreplay.report.tables import results
 from coreplay.tasks import PeriodMatrix
 
 
@@ -19,21 +21,46 @@ def made(finals, budgets=(20,)):
             for budget in budgets:
                 config = Config.make({"replay": {"strategy": strategy, "budget": budget}, "seed": seed})
                 matrix = PeriodMatrix(np.array([[np.log(value)]]), np.array([[1.0]]), True, True)
-                runs.append(Finished(Run(Path(), {"metric": "perplexity"}, matrix), config, {}, (), ()))
+                runs.append(Finished(Run(Path(), {"metric": "perplexity", "seconds": {}}, matrix), config, {}, (), ()))
     return grouped(runs)[0]
 
 
 def test_the_sentence_follows_from_the_numbers():
     clear = seen(made({"none": [100, 100], "naive_uniform": [80, 90], "polished": [70, 80], "full_history": [50, 50]}))
-    assert "`polished`, `naive_uniform` and `full_history` help in every seed" in clear
-    assert "`polished` is 11.8% better than a random choice" in clear
+    assert "`polished`, `naive_uniform` and `full_history` help in each of 2 seeds" in clear
+    assert "`polished` is better than `naive_uniform` in each of 2 seeds" in clear
     mixed = seen(made({"none": [100, 100], "naive_uniform": [80, 90], "polished": [70, 101]}))
-    assert "`naive_uniform` helps in every seed; the seeds disagree about `polished`" in mixed
-    assert "no choice is better than a random one of the same size in every seed" in mixed
+    assert "`naive_uniform` helps in each of 2 seeds; the seeds disagree about `polished`" in mixed
+    assert "no choice by gradients is better than `naive_uniform` in each of 2 seeds" in mixed
     assert "What is seen: `naive_uniform` does not help." in seen(
         made({"none": [100, 100], "naive_uniform": [110, 101]})
     )
-    assert "in this one seed" in seen(made({"none": [100], "naive_uniform": [80]}))
+    assert "in the one seed" in seen(made({"none": [100], "naive_uniform": [80]}))
+
+
+def test_all_choices_are_looked_at_and_all_random_ones():
+    finals = {"none": [100, 100], "naive_uniform": [80, 80], "polished": [60, 80.1], "gss_greedy": [79, 79]}
+    assert "`gss_greedy` is better than `naive_uniform` in each of 2 seeds" in seen(made(finals))
+    both = seen(made(finals | {"approximate_uniform": [78, 90]}))
+    assert "no choice by gradients is better than `naive_uniform` and `approximate_uniform` in each of 2 seeds" in both
+
+
+def test_strategies_are_compared_on_the_seeds_that_all_have():
+    group = made({"none": [100, 90, 80], "naive_uniform": [80, 70, 10], "polished": [75, 65], "full_history": [50]})
+    text = seen(group)
+    assert "`polished` and `naive_uniform` help in each of 2 seeds" in text
+    assert "`full_history` helps in the one seed" in text
+    assert "polished lacks seed 2; full_history lacks seed 1, 2; compared are 2 of 3" in group.lacking()
+    rows = {record["strategy"]: record for record in results(group).records}
+    assert rows["naive_uniform"]["perplexity"] == pytest.approx(75)
+    assert (rows["naive_uniform"]["seeds"], rows["full_history"]["seeds"]) == (2, 1)
+    apart = made({"none": [100, 90], "polished": [70, 60]})
+    assert apart.lacking() == ""
+
+
+def test_a_run_that_diverged_is_named():
+    group = made({"none": [100, 100], "polished": [70, np.inf]})
+    assert diverged(group) == "Diverged, and not in the means: polished (budget 20, seed 1)."
 
 
 def test_without_anything_to_compare_with_there_is_only_the_caution():

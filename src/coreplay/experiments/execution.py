@@ -20,10 +20,8 @@ from coreplay.errors import InputError
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, WAITING, Board
 from coreplay.experiments.sweep import Planned
 from coreplay.federated import Event, FlatModel, Observer, RunFolder
-from coreplay.federated.folder import CHECKPOINT, CONFIG
+from coreplay.federated.folder import CHECKPOINT, CONFIG, FAILURE
 from coreplay.files import alone_in, copy, disk_full, write_text
-
-FAILURE = "failure.txt"
 
 
 class StoppedError(Exception):

@@ -13,8 +13,9 @@ from typing import Any
 
 from coreplay.errors import InputError
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, WAITING, Board
-from coreplay.experiments.execution import FAILURE, carry_out_one, in_a_line, places
+from coreplay.experiments.execution import carry_out_one, in_a_line, places
 from coreplay.experiments.sweep import Planned
+from coreplay.federated.folder import FAILURE
 from coreplay.files import alone_in, replacing, write_text
 
 FIRST = "first.safetensors"

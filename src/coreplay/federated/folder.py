@@ -9,6 +9,7 @@ rounds.jsonl           one line a training round; coordination.jsonl: one a coor
 buffers.jsonl          one line a period: how many samples of which age all clients together keep, how many different
 summary.json           all-period figures by period, bytes exchanged, time by phase
 run.log                what happened when
+failure.txt            why the run failed, if it did, in a sweep
 """
 
 import json
@@ -29,7 +30,7 @@ from coreplay.federated.flat import Vector
 from coreplay.files import copy, read_json, replacing, write_json, write_text
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
-CHECKPOINT, CONFIG = "checkpoint.safetensors", "config.toml"
+CHECKPOINT, CONFIG, FAILURE = "checkpoint.safetensors", "config.toml", "failure.txt"
 
 
 @dataclass
@@ -112,6 +113,11 @@ class RunFolder:
         """Begin where another run was when it wrote this checkpoint: its start must be what this one's would be."""
         copy(checkpoint, self.path / CHECKPOINT)
 
+    def failure(self) -> str:
+        """Return why the run failed when it was last tried in a sweep, in a line; nothing if it did not."""
+        path = self.path / FAILURE
+        return next(iter(path.read_text(encoding="utf-8").splitlines()), "") if path.exists() else ""
+
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; None if it is not finished."""
         path = self.path / "summary.json"
@@ -140,7 +146,7 @@ class RunFolder:
 
 def _half_made(name: str) -> bool:
     """Say whether a file may be there because `create` was killed on its way."""
-    return name in ("versions.json", "failure.txt") or name.startswith(".writing-")
+    return name in ("versions.json", FAILURE) or name.startswith(".writing-")
 
 
 def versions() -> dict[str, str]:

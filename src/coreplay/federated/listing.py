@@ -11,7 +11,7 @@ from coreplay.federated.watching import is_running
 
 @dataclass(frozen=True)
 class Listed:
-    """One run: `state` is finished, running, stopped, not begun, or damaged; `problem` says why."""
+    """One run: `state` is finished, running, stopped, not begun, failed (in a sweep) or damaged; `problem` says why."""
 
     name: str
     state: str
@@ -60,6 +60,9 @@ def _listed(path: Path, below: Path) -> Listed:
     except (InputError, KeyError, IndexError, TypeError, AttributeError) as error:
         return Listed(name, "damaged", problem=str(error))
     state = "running" if is_running(path) else "stopped" if found else "not begun"
+    about["problem"] = place.failure()
+    if about["problem"] and state != "running":
+        state = "failed"
     if found is None:
         return Listed(state=state, **about)
     progress = found.progress

@@ -12,7 +12,7 @@ from typing import Any
 
 from coreplay.errors import InputError
 from coreplay.federated import Config, Run
-from coreplay.federated.folder import CONFIG
+from coreplay.federated.folder import CONFIG, FAILURE, RunFolder
 from coreplay.federated.strategy import ALL, NONE
 from coreplay.files import read_json
 
@@ -104,10 +104,15 @@ def gather(folders: Iterable[Path | str]) -> tuple[list[Finished], list[str]]:
     for folder in places:
         if not folder.is_dir():
             raise InputError(f"there is no folder {str(folder)!r}: name one that holds runs")
-    paths = {path.parent.resolve(): path.parent for folder in places for path in sorted(folder.rglob(CONFIG))}
+    marks = [path for folder in places for name in (CONFIG, FAILURE) for path in sorted(folder.rglob(name))]
+    paths = {path.parent.resolve(): path.parent for path in marks}
     found: list[Finished] = []
     left: list[str] = []
     for path in paths.values():
+        failure = RunFolder(path).failure()
+        if failure:
+            left.append(f"the run in {str(path)!r} failed: {failure}")
+            continue
         try:
             found.append(_read(path))
         except InputError as error:

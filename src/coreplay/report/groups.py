@@ -1,4 +1,8 @@
-"""A group: the runs that can be compared, by strategy and budget."""
+"""A group: the runs that can be compared, by strategy and budget.
+
+Seeds differ more than strategies do, for each draws its own clients. So at each budget strategies are compared on the
+seeds that all of them have; full history alone may have fewer, because it takes longest.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -72,23 +76,54 @@ class Group:
         """How a strategy looks."""
         return self._styles[label]
 
-    def at(self, label: str, budget: str) -> Runs:
-        """Return the runs of a strategy at a budget by seed; a strategy that has no budget is there at every one."""
+    def _all(self, label: str, budget: str) -> Runs:
         return self._by_place.get((label, budget)) or self._by_place.get((label, ANY), {})
+
+    @cached_property
+    def compared(self) -> dict[str, set[Key]]:
+        """The seeds on which strategies are compared at each budget: those that all have, or all if there is none."""
+        found = {}
+        for budget in self.budgets:
+            own = [set(runs) for label in self.labels if label != ALL and (runs := self._all(label, budget))]
+            found[budget] = set.intersection(*own) if own else set()
+            found[budget] = found[budget] or set(self.keys)
+        return found
+
+    def at(self, label: str, budget: str) -> Runs:
+        """Return the compared runs of a strategy at a budget by seed; one that has no budget is there at every one."""
+        return {key: run for key, run in self._all(label, budget).items() if key in self.compared[budget]}
 
     def once(self) -> list[tuple[str, str, Runs]]:
         """Return (budget, strategy, runs); a strategy without a budget comes once, under the word for any."""
+        seeds = self.compared | {ANY: set().union(*self.compared.values())}
         order = {(label, budget): None for label in self.labels for budget in (*self.budgets, ANY)}
-        return [
-            (budget, label, self._by_place[label, budget])
+        found = [
+            (budget, label, {key: run for key, run in runs.items() if key in seeds[budget]})
             for label, budget in order
-            if (label, budget) in self._by_place
+            if (runs := self._by_place.get((label, budget)))
         ]
+        return [(budget, label, runs) for budget, label, runs in found if runs]
+
+    def lacking(self) -> str:
+        """Say which strategies lack which seeds, and what follows; nothing if all are there."""
+        said = []
+        for budget in self.budgets:
+            missing = {
+                label: [seed for seed, _ in self.keys if seed not in {own for own, _ in runs}]
+                for label in self.labels
+                if (runs := self._all(label, budget))
+            }
+            texts = [f"{label} lacks seed {', '.join(map(str, seeds))}" for label, seeds in missing.items() if seeds]
+            if texts:
+                where = "" if budget == ANY else f"at budget {budget} "
+                said.append(f"{where}{'; '.join(texts)}; compared are {len(self.compared[budget])} of {len(self.keys)}")
+        rule = "Strategies are compared on the seeds that all of them have, full history apart"
+        return f"{rule}: {'. '.join(said)}." if said else ""
 
     @property
     def base(self) -> Runs:
         """The runs without replay, by seed."""
-        return self.at(NONE, ANY)
+        return self._by_place.get((NONE, ANY), {})
 
     def changes(self, runs: Runs) -> dict[Key, float]:
         """Return the change of the figure relative to no replay at the same seed, where there is such a run."""
@@ -101,9 +136,37 @@ def grouped(runs: Iterable[Finished]) -> list[Group]:
     for run in runs:
         found.setdefault(tuple(sorted(run.setting().items())), []).append(run)
     settings = [dict(setting) for setting in found]
-    names = sorted({name for setting in settings for name in setting})
+    names = sorted({name for setting in settings for name in setting}, key=_importance)
     differing = [name for name in names if len({setting.get(name) for setting in settings}) > 1]
     return [
-        Group(", ".join(f"{name} = {setting.get(name, 'absent')}" for name in differing), setting, tuple(members))
-        for setting, members in zip(settings, found.values(), strict=True)
+        Group(name, setting, tuple(members))
+        for name, setting, members in zip(_names(settings, differing), settings, found.values(), strict=True)
     ]
+
+
+def _importance(name: str) -> tuple[int, bool, str]:
+    """Order what groups differ in by what says most of them: the data, the task, then everything else."""
+    parts = ("stream.source", "stream.options.path", "stream", "task", "federated")
+    place = next((k for k, part in enumerate(parts) if name == part or name.startswith(f"{part}.")), len(parts))
+    return place, name.startswith("stream.options.columns"), name
+
+
+def _names(settings: list[dict[str, str]], differing: list[str]) -> list[str]:
+    """Name each group by as few of its differences as tell all groups apart, at least three."""
+    for many in range(3, len(differing) + 1):
+        found = [
+            ", ".join(f"{n} = {_ending(setting.get(n, 'absent'))}" for n in differing[:many]) for setting in settings
+        ]
+        if len(set(found)) == len(found):
+            more = len(differing) - many
+            return [f"{name}, and {more} more differences" if more else name for name in found]
+    return [", ".join(f"{n} = {setting.get(n, 'absent')}" for n in differing) for setting in settings]
+
+
+def _ending(value: str, longest: int = 40) -> str:
+    """Return a value, or the end of a long one, which is what tells paths apart.
+
+    >>> _ending("12"), len(_ending("/a/long/way/to/some/place/where/the/stream/is.jsonl.gz"))
+    ('12', 40)
+    """
+    return value if len(value) <= longest else "…" + value[-longest + 1 :]

@@ -47,9 +47,11 @@ def gradient_map(
     """Draw maps of a few clients; else say why there are none."""
     if not clients:
         return None, None
-    base = min(group.base.values(), default=group.runs[0], key=lambda run: run.key)
-    kept = [run for run in group.runs if run.key == base.key and not run.is_reference]
-    kept = [run for run in kept if (run.run.folder / STORE).exists()]
+    left = [run for run in group.runs if not run.is_reference and (run.run.folder / STORE).exists()]
+    seeds = {run.key for run in left}
+    base = min((run for key, run in group.base.items() if key in seeds), default=None, key=lambda run: run.key)
+    base = base or min(left, default=group.runs[0], key=lambda run: run.key)
+    kept = [run for run in left if run.key == base.key]
     kept.sort(key=lambda run: (group.budgets.index(run.budget), group.labels.index(run.label)))
     if not kept:
         return None, "There is no map of the gradient space: no run left the buffers of its clients behind."

@@ -90,24 +90,32 @@ def convergence(group: Group) -> Figure | None:
             for kind, dash in (("integer", "solid"), ("relaxed", "dot")):
                 style = group.style(label)
                 style = Style(style.colour, style.marker, dash)
-                lines.append(Series.of(f"{label}: {kind}", style, _objective(runs, kind)))
+                points = _objective(runs, kind)
+                if len(points) > 1:
+                    lines.append(Series.of(f"{label}: {kind}", style, points))
         if there(lines):
             panels.append(Panel(Lines(Axis("round"), Axis("objective / round 0"), there(lines)), {"budget": budget}))
     return _figure(
         "convergence",
         "How the joint objective falls with the rounds of coordination",
         "Lower is better: the squared length of the sum of all chosen unit gradients, divided by its value in round 0, "
-        "where every client has chosen alone; means over periods, then over seeds. Relaxed is the point that the "
-        "rounds have reached and that buffers are rounded from; integer is what the clients answered in that round.",
+        "where every client has chosen alone; means over periods, then over seeds. Integer is of whole samples as the "
+        "clients answered in that round, relaxed of weights between 0 and 1, which is all that the alternating method "
+        "has on its way. What clients keep is their answer to the last broadcast, which comes after the last round "
+        "here and is summed by nobody; a coordination of one round has nothing to show.",
         panels,
     )
 
 
 def _objective(runs: Sequence[Finished], kind: str) -> dict[int, list[float]]:
-    """Return, by round, the objective relative to round 0: one value a run, the mean over its periods."""
+    """Return, by round, the objective relative to round 0 (of the integers, where the method has them there).
+
+    One value a run: the mean over its periods.
+    """
     found: dict[int, list[float]] = {}
     for run in runs:
-        first = {row["period"]: row["integer"] for row in run.coordination if row["round"] == 0}
+        begun = [row for row in run.coordination if row["round"] == 0]
+        first = {row["period"]: row["relaxed"] if row["integer"] is None else row["integer"] for row in begun}
         ratios: dict[int, list[float]] = {}
         for row in run.coordination:
             if first.get(row["period"]) and row[kind] is not None:

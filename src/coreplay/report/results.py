@@ -41,8 +41,8 @@ def forgetting(group: Group) -> Figure | None:
         "forgetting",
         "Forgetting",
         f"Lower is better. Forgetting is how much worse the last model's {group.metric} is than that of the best "
-        "earlier model on the same test set, as a mean over the periods; at 0 or below nothing is forgotten. Bars, "
-        "lines and dots as above.",
+        "earlier model on the same test set, as a mean over the periods. The newest period, which no earlier model has "
+        "seen, counts as well and lowers the mean. Bars, lines and dots as above.",
         (_bars(group, Axis(f"forgetting ({group.metric})"), lambda runs: {k: r.forgetting for k, r in runs.items()}),),
     )
 
@@ -75,8 +75,31 @@ def by_test_period(group: Group) -> Figure | None:
     return Figure(
         "test-periods",
         "The last model on the test set of each period",
-        f"{'Lower' if group.lower_is_better else 'Higher'} is better. Old periods are on the left: a line that rises "
-        "to the left forgets. Means over seeds, each relative to the run without replay of the same seed.",
+        f"{'Lower' if group.lower_is_better else 'Higher'} is better. Old periods are on the left: a line that "
+        f"{'rises' if group.lower_is_better else 'falls'} to the left forgets. Means over seeds, each relative to the "
+        "run without replay of the same seed.",
+        tuple(panels),
+    )
+
+
+def forgetting_by_period(group: Group) -> Figure | None:
+    """Draw the forgetting of the last model on each period's test set (the paper's figure in its appendix)."""
+    if not any(np.isfinite(run.forgetting) for run in group.runs):
+        return None
+    panels = []
+    for budget in group.budgets:
+        lines = [
+            line(group, label, [run.run.matrix.forgetting()[-1] for run in group.at(label, budget).values()])
+            for label in group.labels
+        ]
+        axis = Axis(f"forgetting ({group.metric})")
+        panels.append(Panel(Lines(Axis("test period"), axis, there(lines)), {"budget": budget}))
+    return Figure(
+        "test-periods-forgetting",
+        "Forgetting by test period",
+        f"Lower is better. How much worse the last model's {group.metric} on a period's test set is than that of the "
+        "best earlier model; at 0 or below nothing of the period is forgotten. The last period is new to the last "
+        "model alone. Means over seeds.",
         tuple(panels),
     )
 
@@ -94,7 +117,7 @@ def trade_off(group: Group) -> Figure | None:
         for budget in group.budgets:
             runs = group.at(label, budget)
             figures = group.changes(runs) if relative else {key: run.figure for key, run in runs.items()}
-            across, up = Spread.of(figures.values()), Spread.of(run.forgetting for run in runs.values())
+            across, up = Spread.of(figures.values()), Spread.of(runs[key].forgetting for key in figures)
             if across.n and up.n:
                 x, y, notes = [*x, across], [*y, up], [*notes, f"budget {budget}"]
             if any(run.is_reference for run in runs.values()):

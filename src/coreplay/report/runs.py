@@ -15,14 +15,15 @@ from coreplay.report.gather import gather
 from coreplay.report.groups import Group, grouped
 from coreplay.report.maps import gradient_map
 from coreplay.report.page import Sheet, page
-from coreplay.report.seen import seen
-from coreplay.report.tables import Table, csv_text
+from coreplay.report.seen import diverged, seen
+from coreplay.report.tables import Table, cell, csv_text
 
 PAGE = "index.html"
 MAKERS: tuple[Callable[[Group], Figure | None], ...] = (
     results.relative_change,
     results.forgetting,
     results.by_test_period,
+    results.forgetting_by_period,
     results.trade_off,
     results.over_time,
     results.matrix,
@@ -33,8 +34,8 @@ MAKERS: tuple[Callable[[Group], Figure | None], ...] = (
     resources.time_by_phase,
 )
 FIGURES = (
-    *("relative-change", "forgetting", "test-periods", "trade-off", "over-time", "matrix", "buffer-age", "overlap"),
-    *("convergence", "bytes", "time", "map"),
+    *("relative-change", "forgetting", "test-periods", "test-periods-forgetting", "trade-off", "over-time", "matrix"),
+    *("buffer-age", "overlap", "convergence", "bytes", "time", "map"),
 )
 TABLES = ("results", "differences")
 OURS = {PAGE} | {f"{name}.{suffix}" for name in (*FIGURES, *TABLES) for suffix in ("png", "svg", "csv", "md")}
@@ -133,8 +134,9 @@ def markdown(runs: Iterable[Path | str]) -> str:
 def _markdown(parts: Iterable[tuple[Group, Table]]) -> str:
     texts = []
     for group, table in parts:
-        title = f"**{group.name}**\n\n" if group.name else ""
-        texts.append(f"{title}{table.markdown()}\n{seen(group)}\n")
+        title = f"**{cell(group.name)}**\n\n" if group.name else ""
+        said = " ".join(filter(None, (seen(group), group.lacking(), diverged(group))))
+        texts.append(f"{title}{table.markdown()}\n{said}\n")
     return "\n".join(texts)
 
 
@@ -160,8 +162,7 @@ def _sheet(group: Group, place: str, maps: int, texts: bool, say: Callable[[str]
             "There is no run without replay (strategy none), so figures relative to it are left out. Carry out the "
             "same run with replay.strategy=none to see them."
         )
-    elif len(group.base) < len(group.keys):
-        notes.append("Some seeds have no run without replay: what is relative to it shows the others.")
+    notes += [text for text in (group.lacking(), diverged(group)) if text]
     drawn, problem = gradient_map(group, maps, texts=texts, say=say)
     figures += [drawn] if drawn else []
     notes += [problem] if problem else []

@@ -26,12 +26,17 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown."""
-        lines = ["| " + " | ".join(map(_cell, self.columns)) + " |", "|" + "---|" * len(self.columns)]
-        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in self.rows]
+        lines = ["| " + " | ".join(map(cell, self.columns)) + " |", "|" + "---|" * len(self.columns)]
+        lines += ["| " + " | ".join(map(cell, row)) + " |" for row in self.rows]
         return f"{self.reading}\n\n" + "\n".join(lines) + "\n"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    r"""Return a text as Markdown shows it.
+
+    >>> cell("a | b_c")
+    'a \\| b\\_c'
+    """
     for sign in ("\\", "|", "<", "`", "*", "_", "[", "]"):
         text = text.replace(sign, "\\" + sign)
     return " ".join(text.split())
@@ -97,8 +102,6 @@ def differences(group: Group) -> Table | None:
         present = [label for label in group.labels if group.at(label, budget)]
         for other, label in combinations(present, 2):
             ours, theirs = group.at(label, budget), group.at(other, budget)
-            if budget != group.budgets[0] and all(r.is_reference for r in (*ours.values(), *theirs.values())):
-                continue  # said at the first budget
             found = difference(
                 {key: run.figure for key, run in ours.items()},
                 {key: run.figure for key, run in theirs.items()},
@@ -114,13 +117,14 @@ def differences(group: Group) -> Table | None:
             rows.append((budget, label, other, format(found.mean, form), interval, str(found.n), found.word))
     if not rows:
         return None
-    what = "ratio" if group.is_ratio else "difference"
+    what = "relative change" if group.is_ratio else "difference"
+    how = " (of logarithms, so it may differ a little from the mean of the changes)" if group.is_ratio else ""
     return Table(
         "differences",
         "Differences between strategies, seed by seed",
-        f"The mean {what} of {group.metric} over the seeds that both strategies have, with its {LEVEL:.0%} interval "
-        "(Student's t). The word is about the first strategy: better or worse if the interval leaves out 0, else "
-        "unclear. Of strategies that do not differ, about one pair in 20 looks as if they did.",
+        f"The mean {what} of {group.metric}{how} over the seeds that both strategies have, with its {LEVEL:.0%} "
+        "interval (Student's t). The word is about the first strategy: better or worse if the interval leaves out 0, "
+        "else unclear. Of strategies that do not differ, about one pair in 20 looks as if they did.",
         ("budget", "strategy", "against", what, f"{LEVEL:.0%} interval", "seeds", "the first is"),
         tuple(rows),
         tuple(records),

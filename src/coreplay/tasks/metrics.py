@@ -9,7 +9,9 @@ accuracy):
     F[t, t'] = a[t, t'] − min_{s < t} a[s, t']                     forgetting; the other way round for accuracy
     F[t]     = mean over t' ≤ t of F[t, t']
 
-Forgetting above 0 means that some earlier model did better on the same test set.
+Forgetting above 0 means that some earlier model did better on the same test set. The paper defines F[t, t'] on a test
+set and shows it for "all periods" without saying how they are joined; the mean over the periods that the model has
+been through, the newest included, is how we read it.
 """
 
 from dataclasses import dataclass
