@@ -1,20 +1,24 @@
 """A sweep spread over a Ray cluster: each run is a task that takes one core of any machine.
 
-Nothing but Ray is shared between the machines: a task gets its configuration and the model after the first period, and
-gives back the files of its run, which appear in the sweep's folder when the run is finished. A run that is interrupted
-begins anew. Streams from files must be found under the same path on every machine.
+Nothing but Ray is shared between the machines: a task gets its configuration and the model after the first period,
+which is a task of its own, and gives back the files of its run, which appear in the sweep's folder when the run is
+finished. A run that is interrupted begins anew after its first period. Streams from files must be found under the same
+path on every machine.
 """
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from coreplay.errors import InputError
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, WAITING, Board
-from coreplay.experiments.execution import carry_out_one, in_a_line, places
+from coreplay.experiments.execution import StoppedError, carry_out_one, in_a_line, places
 from coreplay.experiments.sweep import Planned
+from coreplay.federated import Event
 from coreplay.federated.folder import FAILURE
 from coreplay.files import alone_in, replacing, write_text
 
@@ -38,22 +42,24 @@ def carry_out_on_ray(board: Board, folder: Path | str, *, tick: Callable[[], Non
 
 
 def _spread(ray: Any, board: Board, where: dict[str, Path], first: Path, tick: Callable[[], None]) -> None:
-    task = ray.remote(num_cpus=1, max_retries=1)(_on_node)
-    running: dict[Any, Planned] = {}
+    begin, go_on = (ray.remote(num_cpus=1, max_retries=1)(task) for task in (_first_on_node, _on_node))
+    running: dict[Any, tuple[Planned, Path]] = {}
     while True:
-        begun = {planned.first for planned in running.values()}
+        begun = {planned.first for planned, _ in running.values()}
         for planned in board.runs:
             kept = first / f"{planned.first}.safetensors"
-            if board.entries[planned.name].state == WAITING and (kept.exists() or planned.first not in begun):
-                begun.add(planned.first)
-                running[task.remote(planned, kept.read_bytes() if kept.exists() else None)] = planned
-                board.set(planned, RUNNING)
+            if board.entries[planned.name].state != WAITING or (planned.first in begun and not kept.exists()):
+                continue
+            begun.add(planned.first)
+            started = go_on.remote(planned, kept.read_bytes()) if kept.exists() else begin.remote(planned)
+            running[started] = planned, kept
+            board.set(planned, RUNNING)
         if not running:
             return
         ready, _ = ray.wait(list(running), timeout=0.2)
         tick()
         for done in ready:
-            planned = running.pop(done)
+            planned, kept = running.pop(done)
             path = where[planned.name]
             try:
                 files: dict[str, bytes] = ray.get(done)
@@ -61,9 +67,10 @@ def _spread(ray: Any, board: Board, where: dict[str, Path], first: Path, tick: C
                 write_text(path / FAILURE, f"{error}\n")
                 board.set(planned, FAILED, problem=in_a_line(getattr(error, "cause", None) or error))
                 continue
-            made = files.pop(FIRST, None)
-            if made is not None:
-                _write(first / f"{planned.first}.safetensors", made)
+            if FIRST in files:
+                _write(kept, files[FIRST])
+                board.set(planned, WAITING)  # the rest of it, and all the others, beside each other
+                continue
             for old in path.iterdir() if path.is_dir() else ():  # of a try that stopped: not to be mixed with this one
                 if old.is_file():
                     old.unlink()
@@ -84,16 +91,31 @@ def _figure(path: Path) -> float | None:
     return None if summary is None else summary["metrics"][summary["metric"]][-1]
 
 
-def _on_node(planned: Planned, first: bytes | None) -> dict[str, bytes]:
-    """Carry out a run in a temporary folder; return the files that it left."""
-    config = planned.config
-    alone = config.model_copy(update={"engine": config.engine.model_copy(update={"workers": 1})})
+def _first_on_node(planned: Planned) -> dict[str, bytes]:
+    """Train and measure the first period of a run; return the model after it."""
+    with TemporaryDirectory() as folder:
+        start = Path(folder) / FIRST
+
+        def observer(event: Event) -> None:
+            if start.exists():
+                raise StoppedError
+
+        with suppress(StoppedError):
+            carry_out_one(_alone(planned), Path(folder) / "run", start, observer)
+        return {FIRST: start.read_bytes()}
+
+
+def _on_node(planned: Planned, first: bytes) -> dict[str, bytes]:
+    """Carry out a run after its first period in a temporary folder; return the files that it left."""
     with TemporaryDirectory() as folder:
         path, start = Path(folder) / "run", Path(folder) / FIRST
-        if first is not None:
-            start.write_bytes(first)
-        carry_out_one(Planned(planned.name, planned.strategy, planned.budget, alone), path, start, lambda event: None)
-        files = {entry.name: entry.read_bytes() for entry in path.iterdir() if entry.is_file()}
-        if first is None:
-            files[FIRST] = start.read_bytes()
-    return files
+        start.write_bytes(first)
+        carry_out_one(_alone(planned), path, start, lambda event: None)
+        return {entry.name: entry.read_bytes() for entry in path.iterdir() if entry.is_file()}
+
+
+def _alone(planned: Planned) -> Planned:
+    """Return the run on one worker."""
+    config = planned.config
+    engine = config.engine.model_copy(update={"workers": 1})
+    return replace(planned, config=config.model_copy(update={"engine": engine}))
