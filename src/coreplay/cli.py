@@ -107,7 +107,9 @@ def select(
     method: Annotated[str, typer.Option(help="How to choose; `coreplay selectors` lists the methods.")] = "polished",
     seed: Seed = 0,
     gram: Annotated[bool, typer.Option("--gram", help="The array is a gram (n x n), not gradients.")] = False,
-    seen: Annotated[int | None, typer.Option(help="Samples seen in earlier periods (approximate_uniform).")] = None,
+    seen: Annotated[
+        int | None, typer.Option(help="Samples seen in earlier periods (approximate_uniform, balanced).")
+    ] = None,
     option: Annotated[list[str] | None, typer.Option("--option", help="Option of the method, as name=value.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the indices to this .npy or .json.")
@@ -117,7 +119,7 @@ def select(
     """Choose which samples of a pool to keep.
 
     A .npz or .safetensors file may name its arrays: `gradients` or `gram`, and besides `features` (for herding) and
-    `new` (True for each sample that is new; for approximate_uniform and fixed_proportion).
+    `new` (True for each sample that is new; for approximate_uniform, fixed_proportion and balanced).
 
     Example: `coreplay select gradients.npy --budget 20`
 

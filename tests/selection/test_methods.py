@@ -1,6 +1,7 @@
 """Every selector: valid and repeatable; each against a slow, obvious version of itself."""
 
 from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ import coreplay
 from coreplay.selection import choose
 from tests.selection.problems import KINDS, best_by_enumeration, gradients, gram, problems
 
-HISTORY = {"approximate_uniform", "fixed_proportion"}
+HISTORY = {"approximate_uniform", "fixed_proportion", "balanced"}
 
 
 def pool_arguments(method, n):
     """Tell those methods that care that a third of the pool is old."""
     arguments = {"new": np.arange(n) >= n // 3} if method in HISTORY else {}
-    return arguments | ({"seen": 2 * n} if method == "approximate_uniform" else {})
+    return arguments | ({"seen": 2 * n} if method in {"approximate_uniform", "balanced"} else {})
 
 
 @pytest.mark.parametrize("method", coreplay.selectors())
@@ -104,10 +105,49 @@ def test_fixed_proportion_takes_its_share_exactly_on_average():
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 24), st.integers(0, 50), st.integers(0, 1000))
 def test_a_short_part_is_filled_from_the_other(old, fresh, budget, more_seen, seed):
     new = np.arange(old + fresh) >= old
-    for method, extra in (("fixed_proportion", {}), ("approximate_uniform", {"seen": old + more_seen})):
+    seen = {"seen": old + more_seen}
+    for method, extra in (("fixed_proportion", {}), ("approximate_uniform", seen), ("balanced", seen)):
         if old + fresh:
             kept = coreplay.select(np.eye(old + fresh), budget=budget, method=method, new=new, seed=seed, **extra)
             assert len(kept) == min(budget, old + fresh)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(KINDS),
+    st.integers(1, 7),
+    st.integers(1, 7),
+    st.integers(1, 8),
+    st.integers(0, 20),
+    st.integers(0, 99),
+)
+def test_balanced_keeps_the_numbers_of_approximate_uniform_and_is_near_the_best_that_does(
+    kind, old, fresh, budget, more_seen, seed
+):
+    n = old + fresh
+    budget = min(budget, n)
+    K, new = gram(kind, n, seed), np.arange(n) >= old
+    history = {"new": new, "seen": old + more_seen, "seed": seed}
+    kept = coreplay.select(gram=K, budget=budget, method="balanced", **history)
+    share = budget * fresh / (n + more_seen)
+    assert new[kept].sum() in {min(max(int(share) + k, budget - old), fresh) for k in (0, share > int(share))}
+    allowed = [s for s in combinations(range(n), budget) if new[list(s)].sum() == new[kept].sum()]
+    best = min(coreplay.objective(gram=K, kept=s) for s in allowed)
+    chance = np.mean([coreplay.objective(gram=K, kept=s) for s in allowed])
+    found = coreplay.objective(gram=K, kept=kept)
+    assert best - 1e-9 <= found <= chance + 1e-9
+
+
+def test_balanced_is_the_best_of_its_kind_on_average():
+    """Over seeds, within 2 % of what enumeration finds."""
+    totals = Counter()
+    for seed in range(20):
+        K, new = gram("clustered", 14, seed), np.arange(14) >= 7
+        kept = coreplay.select(gram=K, budget=5, method="balanced", new=new, seen=18, seed=seed)
+        allowed = [s for s in combinations(range(14), 5) if new[list(s)].sum() == new[kept].sum()]
+        totals["best"] += min(coreplay.objective(gram=K, kept=s) for s in allowed)
+        totals["balanced"] += coreplay.objective(gram=K, kept=kept)
+    assert totals["balanced"] <= 1.02 * totals["best"]
 
 
 def test_herding_follows_the_mean():

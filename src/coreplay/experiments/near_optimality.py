@@ -30,10 +30,8 @@ from coreplay.selection.pool import make_pool, whole_number
 
 Floats = NDArray[np.float64]
 
-NEEDS_HISTORY = (
-    "approximate_uniform",
-    "fixed_proportion",
-)  # on one pool of new samples both are naive uniform
+# on one pool of new samples the first two are naive uniform and the last is polished
+NEEDS_HISTORY = ("approximate_uniform", "fixed_proportion", "balanced")
 CHUNK = 100
 
 

@@ -78,9 +78,9 @@ def select(
     features : (n, k) array, optional
         Feature vectors for herding, which otherwise takes the gradients.
     new : (n,) bool array, optional
-        Which samples are new in this period; needed by `approximate_uniform` and `fixed_proportion`.
+        Which samples are new in this period; needed by `approximate_uniform`, `fixed_proportion` and `balanced`.
     seen : int, optional
-        How many samples the client saw in earlier periods; needed by `approximate_uniform`.
+        How many samples the client saw in earlier periods; needed by `approximate_uniform` and `balanced`.
     **options
         Options of the method, such as ``time_limit=10`` for `exact`.
 

@@ -68,6 +68,19 @@ class Pool:
             raise InputError(f"method {method!r} needs to know which samples are new: pass new=, one bool a sample")
         return np.flatnonzero(self.new), np.flatnonzero(~self.new)
 
+    def even_share(self, method: str, budget: int) -> float:
+        """Return how many samples of a buffer would be new if all data seen so far had the same chance to be in it."""
+        if self.seen is None:
+            raise InputError(
+                f"method {method!r} needs to know how many samples were seen in earlier periods: pass seen="
+            )
+        new, old = self.split(method)
+        if self.seen < len(old):
+            raise InputError(
+                f"seen must be at least the number of old samples in the pool, {len(old)}: got {self.seen}"
+            )
+        return budget * len(new) / (len(new) + self.seen)
+
 
 def make_pool(
     gradients: ArrayLike | HasGram | None = None,
