@@ -226,6 +226,8 @@ def test_the_time_left_follows_the_pace():
     assert board.left() == pytest.approx(60)  # half a run in 30 seconds; the other has this half from here
     board.entries[runs[1].name].take(Event("begin", 1, 0, {"rounds": [2, 1, 1]}))
     assert board.left() == pytest.approx(60)  # having the first period from elsewhere is no progress
+    board.entries[runs[1].name].take(Event("begin", 2, 0, {"rounds": [2, 1, 1]}))
+    assert board.left() == pytest.approx(45)  # nor is what was done before it was stopped
     board.set(runs[0], FINISHED)
     board.set(runs[1], FAILED)
     assert board.left() == 0

@@ -14,10 +14,11 @@ WAITING, RUNNING, FINISHED, FAILED = STATES = ("waiting", "running", "finished",
 
 @dataclass
 class Entry:
-    """One run: its state, which part of it is done, its last figure, and why it failed."""
+    """One run: its state, which part of it is done, and was when it began here, its last figure, and why it failed."""
 
     state: str = WAITING
     done: float = 0.0
+    start: float = 0.0
     figure: float | None = None
     problem: str = ""
     rounds: list[int] = field(default_factory=list)
@@ -30,6 +31,8 @@ class Entry:
             self.figure = next(iter(event.facts.values()))
         if self.rounds:
             self.done = min((sum(self.rounds[: event.period]) + event.round) / sum(self.rounds), 1.0)
+        if event.kind == "begin":
+            self.start = self.done
 
 
 class Board:
@@ -44,7 +47,7 @@ class Board:
         self.runs = tuple(runs)
         self.entries = {planned.name: Entry() for planned in runs}
         self._changed, self._clock = changed, clock
-        self._began, self._before = clock(), dict.fromkeys(self.entries, 0.0)
+        self._began = clock()
 
     def set(self, planned: Planned, state: str, **facts: Any) -> None:
         """Put a run into a state."""
@@ -54,12 +57,12 @@ class Board:
             setattr(entry, name, value)
         if state == FINISHED:
             entry.done = 1.0
+            entry.start = entry.start if entry.rounds else 1.0  # it was there already
         self._changed(planned, entry)
 
     def begin(self) -> None:
         """Count the time from now on."""
         self._began = self._clock()
-        self._before = {name: entry.done for name, entry in self.entries.items()}
 
     def counts(self) -> dict[str, int]:
         """Return how many runs are in each state."""
@@ -73,15 +76,14 @@ class Board:
         """
         known = next((entry.rounds for entry in self.entries.values() if entry.rounds), None)
         first = known[0] / sum(known) if known else 0.0
+        begun = {planned.first for planned in self.runs if self.entries[planned.name].done > 0}
         gone = rest = 0.0
-        seen: set[str] = set()
         for planned in self.runs:
             entry = self.entries[planned.name]
-            start = max(first if planned.first in seen else 0.0, self._before[planned.name])
-            seen.add(planned.first)
-            gone += max(entry.done - start, 0.0)
+            gone += entry.done - entry.start
             if entry.state != FAILED:
-                rest += 1.0 - max(entry.done, start)
+                rest += 1.0 - (entry.done or (first if planned.first in begun else 0.0))
+            begun.add(planned.first)
         return (self._clock() - self._began) * rest / gone if gone > 0 else None
 
     def failures(self) -> dict[str, str]:
