@@ -159,7 +159,7 @@ def _names(settings: list[dict[str, str]], differing: list[str]) -> list[str]:
         ]
         if len(set(found)) == len(found):
             more = len(differing) - many
-            return [f"{name}, and {more} more differences" if more else name for name in found]
+            return [f"{name}, and {more} more" if more else name for name in found]
     return [", ".join(f"{n} = {setting.get(n, 'absent')}" for n in differing) for setting in settings]
 
 
