@@ -45,7 +45,12 @@ def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
 @contextmanager
 def alone_in(folder: Path | str) -> Iterator[None]:
     """Make sure that no other process that asks for it works in this folder at the same time; the folder is made."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if disk_full(error):
+            raise
+        raise InputError(f"folder {str(folder)!r} can't be made: {error.strerror}; choose another place") from None
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

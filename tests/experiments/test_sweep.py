@@ -181,6 +181,12 @@ def test_a_folder_has_one_sweep_at_a_time(whole):
         carry_out(Board(Sweep.make(plan).runs), folder)
 
 
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"'.*file' can't be made: File exists"), alone_in(tmp_path / "file"):
+        pass
+
+
 def test_another_plan_is_refused_and_the_old_one_stays(whole, tmp_path):
     _, folder, _ = whole
     (tmp_path / "sweep").mkdir()

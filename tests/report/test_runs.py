@@ -175,6 +175,7 @@ def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):
     for name in ("b", "c"):  # the second failed before it had a configuration
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "failure.txt").write_text("InputError: no such file\nand more\n")
+    (tmp_path / "a/failure.txt").write_text("InputError: mended since\n")  # finished by hand after it had failed
     found, left = gather([tmp_path])
     assert len(found) == 1
     assert [text.partition(" failed: ")[2] for text in left] == ["InputError: no such file"] * 2

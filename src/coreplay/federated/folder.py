@@ -30,7 +30,7 @@ from coreplay.federated.flat import Vector
 from coreplay.files import copy, read_json, replacing, write_json, write_text
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
-CHECKPOINT, CONFIG, FAILURE = "checkpoint.safetensors", "config.toml", "failure.txt"
+CHECKPOINT, CONFIG, FAILURE, SUMMARY = "checkpoint.safetensors", "config.toml", "failure.txt", "summary.json"
 
 
 @dataclass
@@ -120,7 +120,7 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; None if it is not finished."""
-        path = self.path / "summary.json"
+        path = self.path / SUMMARY
         return dict(read_json(path)) if path.exists() else None
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -141,7 +141,7 @@ class RunFolder:
 
         with replacing(self.path / "metrics.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(progress.metrics), temporary)
-        write_json(self.path / "summary.json", summary)
+        write_json(self.path / SUMMARY, summary)
 
 
 def _half_made(name: str) -> bool:

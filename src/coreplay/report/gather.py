@@ -12,7 +12,7 @@ from typing import Any
 
 from coreplay.errors import InputError
 from coreplay.federated import Config, Run
-from coreplay.federated.folder import CONFIG, FAILURE, RunFolder
+from coreplay.federated.folder import CONFIG, FAILURE, SUMMARY, RunFolder
 from coreplay.federated.strategy import ALL, NONE
 from coreplay.files import read_json
 
@@ -110,7 +110,7 @@ def gather(folders: Iterable[Path | str]) -> tuple[list[Finished], list[str]]:
     left: list[str] = []
     for path in paths.values():
         failure = RunFolder(path).failure()
-        if failure:
+        if failure and not (path / SUMMARY).exists():  # it may have been finished since by hand
             left.append(f"the run in {str(path)!r} failed: {failure}")
             continue
         try:
