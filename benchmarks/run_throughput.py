@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--samples", type=int, default=24, help="mean samples a client")
     parser.add_argument("--words", type=int, default=8192)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=6)
     given = parser.parse_args()
     header("torch", "transformers")
     settings = config(given.clients, given.samples, given.words)
@@ -99,6 +99,7 @@ def main() -> None:
             process.join()
         for side, seconds in times.items():
             rates[side, workers] = total / statistics.median(seconds)
+            print(f"{workers} processes, {side}: rounds of {', '.join(f'{s:.2f}' for s in seconds)} s")
         ours, theirs = rates["engine", workers], rates["bare", workers]
         print(
             f"{workers} processes: engine {ours:.1f}, bare steps {theirs:.1f} samples/s: {ours / theirs:.3f} (>= 0.9)"

@@ -129,9 +129,9 @@ class Worker:
             case Begin():
                 return self._begin(job)
             case Train():
-                found: Any = self._train(job)
+                return self._train(job)  # the next round wants the same memory again
             case Measure():
-                found = self._measure(job)
+                found: Any = self._measure(job)
             case Choose():
                 found = [self._apart(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
             case Contribute():
