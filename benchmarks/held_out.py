@@ -4,7 +4,7 @@ Half of the clients, drawn by a fixed seed, are held out. A vocabulary and a Tin
 in the ordinary way, all texts in one place; the other half is saved as a stream, from which the runs draw their
 clients. So no client of a run, and no later period, has been seen before.
 
-    python -m benchmarks.held_out -o FOLDER [--data ../shared/data/apache_commits/data.jsonl.gz] [--epochs 20]
+    python -m benchmarks.held_out -o FOLDER [--data ../shared/data/apache_commits/data.jsonl.gz] [--epochs 40]
 
 FOLDER gets `start` (model and vocabulary) and `stream.parquet`. Stopped on the way, the same command goes on after the
 last whole epoch.
@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/apache_commits/data.jsonl.gz"))
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--longest", type=int, default=24)
     given = parser.parse_args()
     header("torch", "transformers")
