@@ -6,6 +6,7 @@ Heavy libraries are imported inside the commands that use them, so that `corepla
 import json
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ def _keep_help() -> None:
 
 
 _keep_help()
+_python_shows = warnings.showwarning
 app = typer.Typer(
     name="coreplay",
     help="Continual federated learning with coordinated replay: clients choose jointly what to remember.",
@@ -72,6 +74,7 @@ class Spread(TyperCommand):
 
 def main() -> None:
     """Run the command line; wrong input ends with exit code 2 and one line on standard error."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except InputError as error:
@@ -83,6 +86,16 @@ def main() -> None:
     except OSError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """Show what was skipped in the data as one line, and other warnings as Python does."""
+    from coreplay.data import DataWarning
+
+    if issubclass(category, DataWarning):
+        typer.echo(f"warning: {message}", err=True)
+    else:
+        _python_shows(message, category, *place, **more)
 
 
 def _version(wanted: bool) -> None:

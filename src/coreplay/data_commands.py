@@ -1,6 +1,7 @@
 """`coreplay data ...`: list sources, make streams, describe them. Thin; heavy imports are inside the commands."""
 
 import json
+import math
 import sys
 import warnings
 from collections.abc import Iterator
@@ -179,7 +180,7 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def parse_options(pairs: list[str], flag: str = "--option") -> dict[str, Any]:
-    """Parse name=value pairs; values are JSON where they can be, else text."""
+    """Parse name=value pairs; values are JSON where they can be, or inf, else text."""
     options: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -188,7 +189,7 @@ def parse_options(pairs: list[str], flag: str = "--option") -> dict[str, Any]:
         try:
             options[name] = json.loads(value)
         except ValueError:
-            options[name] = value
+            options[name] = math.inf if value == "inf" else value
     return options
 
 

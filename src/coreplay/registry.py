@@ -5,9 +5,10 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from coreplay.errors import InputError, unknown
+from coreplay.kinds import check_kind
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,11 +68,12 @@ class Registry(Generic[F]):
         return {name: (inspect.getdoc(f) or "").partition("\n")[0] for name, f in self._known.items()}
 
     def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Check that each given option is a keyword-only parameter of the entry, and none that it needs is missing."""
-        known = _keywords(self[name])
-        for option in given:
+        """Check that each option is a keyword-only parameter of the entry and fits it, and none needed is missing."""
+        known, kinds = _keywords(self[name]), _annotations(self[name])
+        for option, value in given.items():
             if option not in known:
                 raise unknown("option", option, known, of=f" of {self.kind} {name!r}")
+            check_kind(option, value, kinds.get(option, Any), f" (an option of {self.kind} {name!r})")
         for option, needed in known.items():
             if needed and option not in given:
                 raise InputError(f"{self.kind} {name!r} needs the option {option!r}: give it a value")
@@ -83,3 +85,12 @@ def _keywords(entry: Callable[..., Any]) -> dict[str, bool]:
     """Return the keyword-only parameters of a function, and whether each must be given."""
     parameters = inspect.signature(entry).parameters.values()
     return {p.name: p.default is p.empty for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+@cache
+def _annotations(entry: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function's or a class's parameters, as far as they can be resolved."""
+    try:
+        return get_type_hints(vars(entry).get("__init__", entry) if isinstance(entry, type) else entry)
+    except (NameError, TypeError):
+        return {}

@@ -108,7 +108,9 @@ def _found(file: Path | None, output: Path | None, resume: bool) -> tuple[Path, 
     """Return the sweep's folder and the file that says what is compared."""
     if resume:
         folder = output or file
-        if folder is None or not (folder / FILE).exists():
+        if folder is None:
+            raise InputError("--resume needs the folder of a sweep: coreplay sweep --resume sweeps/first")
+        if not (folder / FILE).exists():
             raise InputError(f"--resume needs the folder of a sweep: there is no {FILE} in {str(folder)!r}")
         return folder, folder / FILE
     if file is None:

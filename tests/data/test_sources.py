@@ -158,6 +158,36 @@ def test_column_roles_are_checked():
         Columns.of({"txt": "a"})
 
 
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ("synthetic", {"clients": "abc"}, "clients must be a whole number: got 'abc'"),
+        ("synthetic", {"drift": float("nan")}, "drift must be a number: got nan"),
+        ("synthetic", {"samples": 1e30}, "samples must be a whole number"),
+        ("digits", {"clients": True}, "clients must be a whole number: got True"),
+        ("files", {"path": 5}, "path must be the name of a file, or several: got 5"),
+        ("files", {"path": "s.jsonl", "columns": "foo"}, "columns must be a table"),
+        ("files", {"path": "s.jsonl", "periods": 3}, "periods must be a table of options"),
+        ("files", {"path": "s.jsonl", "periods": {"days": "x"}}, "periods.days must be a number: got 'x'"),
+        ("files", {"path": "s.jsonl", "periods": {"by": "time", "start": "soon"}}, "a time must be .* got 'soon'"),
+        ("files", {"path": "s.jsonl", "clients": {"least": "x"}}, "clients.least must be a whole number: got 'x'"),
+        ("files", {"path": "s.jsonl", "longest_line": "x"}, "longest_line must be a whole number"),
+    ],
+)
+def test_values_of_another_kind_are_refused(tmp_path, monkeypatch, source, options, words):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "s.jsonl")
+    named = {"columns": {"client": "user", "text": "query", "timestamp": "day"}} if source == "files" else {}
+    with pytest.raises(InputError, match=words):
+        load(source, **named | options)
+
+
+def test_a_label_that_is_nan_is_refused(tmp_path):
+    (tmp_path / "s.jsonl").write_text('{"client_id": "a", "text": "x", "period": 0, "label": NaN}\n')
+    with pytest.raises(InputError, match=r"s\.jsonl:1: column 'label' is nan"):
+        load("files", path=tmp_path / "s.jsonl")
+
+
 def test_hugging_face_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     columns = {key: [row[key] for row in ROWS] for key in ROWS[0]}

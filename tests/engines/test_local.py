@@ -240,6 +240,8 @@ def test_bad_input_is_found_before_any_work(things, tmp_path):
         ({"periods": 9}, "periods = 9: the stream has 3"),
         ({"stream__options": {"clients": 6, "test": 0.0}}, "no test data"),
         ({"replay__budgets": {"nobody": 3}}, "'nobody'"),
+        ({"gradients__parameters": ["nosuch.*"]}, "matches no parameter"),
+        ({"stream__options": {"clients": "six"}}, "must be a whole number: got 'six'"),
     ):
         with pytest.raises(InputError, match=words):
             prepare(config(**changes))

@@ -81,6 +81,12 @@ def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing()
         ({"strategies": ["none", "none"]}, "'none-seed0' is there twice"),
         ({"strategies": ["none"], "grid": {"seed": []}}, "grid.seed is empty"),
         ({"strategies": ["none"], "grid": {"federated.rate": [1]}}, "unknown key 'rate'"),
+        (
+            {"strategies": ["polished"], "budgets": [3], "grid": {"replay.budget": [1, 2]}},
+            "grid.replay.budget is given",
+        ),
+        ({"strategies": [{"strategy": "corrective", "rounds": 1}], "grid": {"replay.rounds": [4]}}, "name it once"),
+        ({"strategies": ["polished"], "grid": {"replay.strategy": ["exact"]}}, "name it once"),
         ({"strategies": ["none"], "budgets": [0], "run": {"replay": {"bugdet": 3}}}, "bugdet"),
     ],
 )

@@ -15,6 +15,12 @@ def test_written_configurations_read_back_equal(name, tmp_path):
     assert Config.load(tmp_path / "run.toml") == config
 
 
+def test_infinity_is_written_as_toml_has_it(tmp_path):
+    config = Config.make({"stream": {"options": {"alpha": float("inf")}}})
+    (tmp_path / "run.toml").write_text(config.toml())
+    assert Config.load(tmp_path / "run.toml") == config
+
+
 def test_every_field_is_explained():
     def fields(part):
         for name, field in type(part).model_fields.items():
@@ -42,6 +48,11 @@ def test_changes_by_dotted_name_change_a_preset():
         ("[replay]\nbudget = 0", "replay.budget = 0: .*greater than or equal to 1"),
         ("[replay]\nbudget = 'many'", "replay.budget = 'many'"),
         ("[federated]\nlearning_rate = -1", "federated.learning_rate = -1"),
+        ("[federated]\nlearning_rate = inf", "federated.learning_rate = inf: .*finite"),
+        (
+            "[replay]\nstrategy = 'polished'\noptions = { moves = 'many' }",
+            "moves must be a whole number: got 'many'",
+        ),
         ("[federated]\noptimizer = 'adam'", "'sgd' or 'adamw'"),
         ("[federated]\nalgorithm = 'fedavgg'", "did you mean 'fedavgm'|did you mean 'fedavg'"),
         ("[replay]\nstrategy = 'corective'", "did you mean 'corrective'"),

@@ -1,5 +1,6 @@
 """From raw columns to a stream: check every value, skip and count what is empty or twice there, cut, deal, limit."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -39,6 +40,10 @@ def assemble(
     if who.by not in ("column", "iid") and "label" not in raw:
         raise InputError(f"clients by {who.by} need a label column: name one with columns={{'label': ...}}")
     texts = _texts(raw)
+    if "label" in raw:
+        nan = [k for k, value in enumerate(raw.columns["label"]) if isinstance(value, float) and math.isnan(value)]
+        if nan:
+            raise raw.error(nan[0], "label", "it must not be NaN; leave it empty")
     labels = [None if value is None else str(value) for value in raw.columns["label"]] if "label" in raw else None
     seconds = unix_seconds(raw) if "timestamp" in raw else None
     cut = _cut(raw, when, seconds)

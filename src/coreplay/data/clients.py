@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coreplay.errors import InputError, unknown
+from coreplay.kinds import check_fields
 from coreplay.seeding import generator
 
 Ints = NDArray[np.int64]
@@ -57,11 +58,14 @@ class Clients:
         """Make the rule from what a configuration gives."""
         if isinstance(given, Clients):
             return given
+        if given is None:
+            return cls()
+        check_fields("clients", given, get_type_hints(cls))
         names = [field.name for field in fields(cls)]
-        for name in given or {}:
+        for name in given:
             if name not in names:
                 raise unknown("option of clients", name, names)
-        return cls(**(given or {}))
+        return cls(**given)
 
 
 def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from coreplay.errors import InputError, unknown
+from coreplay.kinds import check_fields
 
 _DEFAULTS = {"label": "label", "timestamp": "timestamp", "period": "period", "split": "split"}
 
@@ -34,6 +35,7 @@ class Columns:
         if isinstance(given, Columns):
             return given
         names = [field.name for field in fields(cls)]
+        check_fields("columns", {} if given is None else given, get_type_hints(cls))
         for role in given or {}:
             if role not in names:
                 raise unknown("column role", role, names)

@@ -9,13 +9,14 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coreplay.data.times import moment
 from coreplay.errors import InputError, unknown
+from coreplay.kinds import check_fields
 
 DAY = 86_400
 Ints = NDArray[np.int64]
@@ -69,11 +70,14 @@ class Periods:
         """Make the rule from what a configuration gives."""
         if isinstance(given, Periods):
             return given
+        if given is None:
+            return cls()
+        check_fields("periods", given, get_type_hints(cls))
         names = [field.name for field in fields(cls)]
-        for name in given or {}:
+        for name in given:
             if name not in names:
                 raise unknown("option of periods", name, names)
-        return cls(**(given or {}))
+        return cls(**given)
 
     def kind(self, available: set[str]) -> str:
         """Return how the periods are made, given the roles that the file has columns for."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coreplay.data.columns import Raw
+from coreplay.errors import InputError
 
 _LAST = 253402300800  # the year 10000, which milliseconds taken for seconds pass
 _NUMBER, _WITH_ZONE, _WITHOUT_ZONE = "Unix seconds", "a time with a zone", "a time without a zone"
@@ -42,7 +43,12 @@ def moment(value: str | int | float | date) -> int:
     >>> moment("2021-09-17"), moment("2021-09-17T02:00:00+02:00")
     (1631836800, 1631836800)
     """
-    return _parsed(value)[0]
+    try:
+        return _parsed(value)[0]
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(
+            f"a time must be Unix seconds or ISO 8601, such as 2021-09-17: got {value!r} ({error})"
+        ) from None
 
 
 def _parsed(value: Any) -> tuple[int, str]:

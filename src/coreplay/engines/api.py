@@ -16,6 +16,7 @@ from coreplay.federated.run import Conductor, Run, check
 from coreplay.federated.sampling import sample_clients
 from coreplay.federated.tracker import check_trackers
 from coreplay.federated.watching import watching
+from coreplay.gradients.selected import select_parameters
 from coreplay.replay import Store
 from coreplay.tasks import Task, make
 
@@ -38,7 +39,9 @@ def prepare(config: Config) -> Prepared:
     stream = sample_clients(load(config.stream.source, **config.stream.options), config.stream)
     check(config, stream)
     task = make(config.task.name, stream, **config.task.options)
-    return Prepared(stream, task, FlatModel(task.model(config.seed)).numpy().copy())
+    model = task.model(config.seed)
+    select_parameters(model, config.gradients.parameters)  # a pattern that fits nothing is said now
+    return Prepared(stream, task, FlatModel(model).numpy().copy())
 
 
 def run(

@@ -52,13 +52,15 @@ class Board:
     def set(self, planned: Planned, state: str, **facts: Any) -> None:
         """Put a run into a state."""
         entry = self.entries[planned.name]
+        told = entry.state == state and state == FINISHED
         entry.state = state
         for name, value in facts.items():
             setattr(entry, name, value)
         if state == FINISHED:
             entry.done = 1.0
             entry.start = entry.start if entry.rounds else 1.0  # it was there already
-        self._changed(planned, entry)
+        if not told:
+            self._changed(planned, entry)
 
     def begin(self) -> None:
         """Count the time from now on."""

@@ -86,6 +86,8 @@ class Sweep(BaseModel):
         for name, values in sweep.grid.items():
             if not values:
                 raise InputError(f"{where}: grid.{name} is empty: give it values, or leave it out")
+            if name in sweep._named_elsewhere:
+                raise InputError(f"{where}: grid.{name} is given by strategies, budgets or seeds too: name it once")
         try:
             names = [planned.name for planned in sweep.runs]
         except InputError as error:
@@ -94,6 +96,13 @@ class Sweep(BaseModel):
         if twice is not None:
             raise InputError(f"{where}: run {twice!r} is there twice: name each strategy, budget, seed and value once")
         return sweep
+
+    @property
+    def _named_elsewhere(self) -> set[str]:
+        """What the grid can't change, because the lists above it do."""
+        tables = [given for given in self.strategies if isinstance(given, dict)]
+        taken = {"seed", "replay.strategy"} | {f"replay.{name}" for table in tables for name in table}
+        return taken | ({"replay.budget", "replay.share"} if self.budgets else set())
 
     @cached_property
     def runs(self) -> tuple[Planned, ...]:

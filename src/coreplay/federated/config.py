@@ -5,6 +5,7 @@ Wrong names and values are refused with the nearest right one before any work st
 """
 
 import json
+import math
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -26,7 +27,7 @@ def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) 
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class StreamConfig(_Part):
@@ -294,4 +295,6 @@ def _value(value: Any) -> str:
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # inf, -inf, nan: JSON has other words for them
     return json.dumps(value, ensure_ascii=False)

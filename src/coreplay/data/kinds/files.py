@@ -13,6 +13,7 @@ from coreplay.data.periods import Periods
 from coreplay.data.readers import read_files
 from coreplay.data.store import is_saved, load_saved
 from coreplay.data.stream import FederatedStream
+from coreplay.errors import InputError
 
 
 @source("files")
@@ -26,6 +27,8 @@ def files(
     longest_line: int = LONGEST,
 ) -> FederatedStream:
     """Read JSON lines, CSV or Parquet, plain or gzipped, with a column mapping."""
+    if not isinstance(path, str | Path | Sequence):
+        raise InputError(f"path must be the name of a file, or several: got {path!r}")
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
     if len(paths) == 1 and not columns and not periods and not clients and is_saved(paths[0]):
         return load_saved(paths[0])
