@@ -181,6 +181,19 @@ def test_the_first_period_is_there_for_others_though_the_run_that_made_it_was_ki
         assert contents(tmp_path / "runs" / name) == contents(folder / "runs" / name)
 
 
+def test_a_damaged_first_period_is_made_again(whole, tmp_path):
+    plan, folder, _ = whole
+    few = Sweep.make(plan | {"strategies": ["none"], "seeds": [0]})
+    damaged = tmp_path / "first" / f"{few.runs[0].first}.safetensors"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"\0" * 100)
+    board = Board(few.runs)
+    carry_out(board, tmp_path, processes=1)
+    assert board.counts()["finished"] == 1
+    assert contents(tmp_path / "runs/none-seed0") == contents(folder / "runs/none-seed0")
+    assert damaged.stat().st_size > 100
+
+
 def test_a_folder_has_one_sweep_at_a_time(whole):
     plan, folder, _ = whole
     with alone_in(folder), pytest.raises(InputError, match="another process is at work"):

@@ -110,8 +110,16 @@ class RunFolder:
         return Checkpoint(progress, values, arrays)
 
     def start_from(self, checkpoint: Path) -> None:
-        """Begin where another run was when it wrote this checkpoint: its start must be what this one's would be."""
+        """Begin where another run was when it wrote this checkpoint: its start must be what this one's would be.
+
+        A damaged one is of no use to anybody: it is deleted, and the run begins at its own beginning.
+        """
         copy(checkpoint, self.path / CHECKPOINT)
+        try:
+            self.checkpoint()
+        except InputError:
+            (self.path / CHECKPOINT).unlink()
+            checkpoint.unlink(missing_ok=True)
 
     def failure(self) -> str:
         """Return why the run failed when it was last tried in a sweep, in a line; nothing if it did not."""
