@@ -1,6 +1,7 @@
 """Periods, splits, partitions and limits against slow, obvious code."""
 
 import json
+from datetime import date
 
 import numpy as np
 import pytest
@@ -187,3 +188,9 @@ def test_small_clients_are_reported_and_some_can_be_drawn(tmp_path):
     )
     assert "4 of 10 clients chosen at random" in str(caught[1].message)
     assert len(stream.clients) == 4
+
+
+def test_the_first_period_may_begin_at_a_text_a_number_or_a_date():
+    for start in ("2021-09-17", 1631836800, 1631836800.0, date(2021, 9, 17)):
+        rule = Periods.of({"by": "time", "days": 1, "start": start})
+        assert cut_by_time(np.array([1631836799, 1631836800, 1631923200]), rule).period.tolist() == [-1, 0, 1]

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import date
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -34,7 +35,7 @@ class Periods:
     by : str, optional
         "given" (a period column), "time" or "order"; by default what `days`, an order column, a period column or
         timestamps suggest, in this order.
-    days, start : float, str, optional
+    days, start : float, str or date, optional
         Of time: the length of a period, and when the first begins (default: the first row). Rows outside are counted
         and left out.
     number : int, optional
@@ -48,7 +49,7 @@ class Periods:
 
     by: str | None = None
     days: float | None = None
-    start: str | int | None = None
+    start: str | float | date | None = None
     number: int | None = None
     test: float = 0.2
     test_by: str | None = None
