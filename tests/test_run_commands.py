@@ -281,3 +281,16 @@ def test_runs_lists_what_there_is(place, tmp_path, capsys):
 def test_the_log_has_times(place):
     log = (place / "done/run.log").read_text()
     assert all(line[:2] == "20" and line[10] == "T" for line in log.splitlines())
+
+
+def test_a_run_with_a_strategy_that_only_its_program_knows_is_shown_and_not_gone_on_with(place, capsys, tmp_path):
+    shutil.copytree(place / "done", tmp_path / "own")
+    file = tmp_path / "own/config.toml"
+    file.write_text(file.read_text().replace('strategy = "corrective"', 'strategy = "own_one"'))
+    code, out, _ = call(capsys, "runs", tmp_path, "--json")
+    assert (code, [(one["strategy"], one["state"]) for one in json.loads(out)]) == (0, [("own_one", "finished")])
+    code, _, err = call(capsys, "report", tmp_path, "-o", tmp_path / "report")
+    assert code == 0, err
+    assert "own_one" in (tmp_path / "report/results.md").read_text().replace("\\", "")
+    code, _, err = call(capsys, "run", "--resume", tmp_path / "own")
+    assert (code, "unknown strategy 'own_one'" in err) == (2, True)

@@ -72,6 +72,7 @@ def run(
     if resume:
         place = RunFolder.open(path)
         begun = place.config()
+        begun.check_names()
         same = {"groups": begun.engine.groups}  # they fix the order of additions, and so the result
         config = begun.model_copy(update={"engine": config.engine.model_copy(update=same)})
         place.checkpoint()  # what is damaged is said at once, and not when the workers are there

@@ -102,8 +102,8 @@ class ReplayConfig(_Part):
     def label(self) -> str:
         """Return how tables and figures call the strategy, whatever the budget.
 
-        >>> ReplayConfig().label(), ReplayConfig(strategy="polished", options={"starts": 3}).label()
-        ('corrective, 4 rounds', 'polished (starts=3)')
+        >>> ReplayConfig().label(), ReplayConfig(strategy="polished", options={"moves": 0}).label()
+        ('corrective, 4 rounds', 'polished (moves=0)')
         """
         name, options = self.strategy, [f"{key}={value}" for key, value in self.options.items()]
         if is_coordinated(name):
@@ -171,7 +171,14 @@ class Config(_Part):
     @classmethod
     def load(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
         """Read a TOML file; `changes` are values by dotted name, such as {"replay.budget": 5}."""
-        return cls.make(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
+        config = cls.read(path, changes)
+        config.check_names()
+        return config
+
+    @classmethod
+    def read(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
+        """Read a TOML file of a run that was begun: its strategy may be one that only its own program knows."""
+        return cls._shaped(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
 
     @classmethod
     def make(
@@ -181,6 +188,18 @@ class Config(_Part):
 
         A preset may be named by the key `preset`: the rest changes it.
         """
+        config = cls._shaped(data, changes, where)
+        config.check_names()
+        return config
+
+    def check_names(self) -> None:
+        """Refuse algorithms, strategies, trackers and options of theirs that are not known here."""
+        make_algorithm(self.federated.algorithm, self.federated.options)
+        check_strategy(self.replay.strategy, self.replay.options)
+        check_trackers(self.trackers)
+
+    @classmethod
+    def _shaped(cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None, where: str) -> "Config":
         merged: dict[str, Any] = {}
         given = dict(data)
         if "preset" in given:
@@ -195,9 +214,6 @@ class Config(_Part):
             config = cls.model_validate(merged)
         except ValidationError as error:
             raise explained(error, cls, where) from None
-        make_algorithm(config.federated.algorithm, config.federated.options)
-        check_strategy(config.replay.strategy, config.replay.options)
-        check_trackers(config.trackers)
         for name, budget in config.replay.budgets.items():
             if budget < 1:
                 raise InputError(f"{where}: budget of client {name!r} in replay.budgets must be at least 1: {budget}")

@@ -91,7 +91,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """Return the configuration as it was resolved when the run began."""
-        return Config.load(self.path / CONFIG)
+        return Config.read(self.path / CONFIG)
 
     def checkpoint(self) -> Checkpoint | None:
         """Return where the run is; None if it has not come to its first checkpoint."""

@@ -130,7 +130,7 @@ def _read(path: Path) -> Finished:
     run = Run.load(path)
     finished = Finished(
         run,
-        Config.load(path / CONFIG),
+        Config.read(path / CONFIG),
         {str(name): str(value) for name, value in read_json(path / "versions.json").items()},
         _lines(path / "coordination.jsonl"),
         _lines(path / "buffers.jsonl"),

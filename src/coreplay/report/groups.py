@@ -50,9 +50,11 @@ class Group:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The strategies: no replay first, everything last, the others as `strategies` lists them."""
-        order = {name: k for k, name in enumerate([NONE, *(n for n in strategies() if n not in (NONE, ALL)), ALL])}
-        found = {run.label: (order[run.config.replay.strategy], run.config.replay.rounds) for run in self.runs}
+        """The strategies: no replay first, everything last, the others as `strategies` lists them, unknown ones after."""
+        known = [NONE, *(name for name in strategies() if name not in (NONE, ALL))]
+        order = {name: k for k, name in enumerate(known)} | {ALL: len(known) + 1}
+        replays = {run.label: run.config.replay for run in self.runs}
+        found = {label: (order.get(replay.strategy, len(known)), replay.rounds) for label, replay in replays.items()}
         return sorted(found, key=lambda label: (found[label], label))
 
     @cached_property
