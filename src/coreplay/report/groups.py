@@ -50,7 +50,7 @@ class Group:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The strategies: no replay first, everything last, the others as `strategies` lists them, unknown ones after."""
+        """The strategies: none first, everything last, the others as `strategies` lists them, unknown ones after."""
         known = [NONE, *(name for name in strategies() if name not in (NONE, ALL))]
         order = {name: k for k, name in enumerate(known)} | {ALL: len(known) + 1}
         replays = {run.label: run.config.replay for run in self.runs}
