@@ -39,6 +39,13 @@ def test_finished_runs_are_found_at_any_depth_and_others_named(runs, written):
     assert sum(text.startswith("warning: left out") for text in said) == 2
 
 
+def test_the_maps_of_all_clients_have_the_same_columns(written):
+    rows = table(written[0], "map")
+    assert len({row["client"] for row in rows}) == 2
+    assert set(rows[0]) >= {"component 1", "component 2"}
+    assert all(np.isfinite([float(row["component 1"]), float(row["component 2"])]).all() for row in rows)
+
+
 def test_nothing_finished_is_an_error(tmp_path, runs):
     with pytest.raises(InputError, match="there is no finished run below"):
         gather([tmp_path])

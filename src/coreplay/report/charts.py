@@ -47,11 +47,21 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures; `percent` shows 0.1 as 10 %, `signed` as +10 %."""
+    """What an axis measures; `percent` shows 0.1 as 10 %, `signed` as +10 %; `more` is of this drawing alone."""
 
     title: str
     percent: bool = False
     signed: bool = False
+    more: str = ""
+
+    @property
+    def text(self) -> str:
+        """What stands at the axis.
+
+        >>> Axis("component 1", more="16% of the variance").text
+        'component 1 (16% of the variance)'
+        """
+        return f"{self.title} ({self.more})" if self.more else self.title
 
     def show(self, value: float | str | None) -> str:
         """Return a value as a person reads it.

@@ -62,8 +62,8 @@ def draw(figure: Figure) -> Drawing:
         image = _draw(axes, panel.chart)
         if panel.choice:
             axes.set_title(clean(panel.title), fontsize=9 if few else 8)
-        axes.set_xlabel(clean(panel.chart.x.title) if number + columns >= len(panels) or few else "")
-        axes.set_ylabel(clean(panel.chart.y.title) if number % columns == 0 else "")
+        axes.set_xlabel(clean(panel.chart.x.text) if number + columns >= len(panels) or few else "")
+        axes.set_ylabel(clean(panel.chart.y.text) if number % columns == 0 else "")
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             names.setdefault(name, handle)
     for axes in places[len(panels) :]:

@@ -48,7 +48,7 @@ def _plot(chart: Chart) -> Json:
 
 
 def _axis(axis: Axis) -> Json:
-    found: Json = {"title": {"text": label(axis.title)}, "type": "linear"}
+    found: Json = {"title": {"text": label(axis.text)}, "type": "linear"}
     return found | ({"tickformat": ".2~%"} if axis.percent else {})
 
 

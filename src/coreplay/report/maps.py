@@ -160,7 +160,7 @@ def _panel(group: Group, found: Map, run: Finished, kept: dict[str, set[str]], t
                 notes=tuple(notes[k] for k in chosen),
             )
         )
-    x, y = (Axis(f"component {k + 1} ({share:.0%} of the variance)") for k, share in enumerate(found.shares))
+    x, y = (Axis(f"component {k + 1}", more=f"{share:.0%} of the variance") for k, share in enumerate(found.shares))
     return Panel(
         Points(x, y, tuple(series), bare=True),
         {"client": found.client, "budget": run.budget, "strategy": run.label},
