@@ -75,8 +75,8 @@ def test_the_pull_of_fedprox_is_the_gradient_of_its_term():
         ("fedagv", {}, "did you mean 'fedavg'"),
         ("fedprox", {"nu": 1}, "did you mean 'mu'"),
         ("fedprox", {"mu": -1}, "'mu' .* at least 0: got -1"),
-        ("fedadam", {"rate": "fast"}, "'rate' .* got 'fast'"),
-        ("fedadam", {"rate": math.nan}, "'rate' .* got nan"),
+        ("fedadam", {"rate": "fast"}, "rate .* got 'fast'"),
+        ("fedadam", {"rate": math.nan}, "rate .* got nan"),
     ],
 )
 def test_wrong_names_and_options_are_named(name, options, words):
