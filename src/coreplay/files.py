@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import tomllib
@@ -40,6 +41,15 @@ def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def may_be_on_hub(place: Path | str) -> bool:
+    """Say whether a place that is not on this machine can be a name on the Hub: NAME or OWNER/NAME.
+
+    >>> may_be_on_hub("owner/model-1.0"), may_be_on_hub("../model"), may_be_on_hub("/srv/models/mine")
+    (True, False, False)
+    """
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", str(place)) is not None
 
 
 @contextmanager

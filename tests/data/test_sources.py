@@ -209,6 +209,8 @@ def test_hugging_face_folders(tmp_path, monkeypatch):
     (tmp_path / "void").mkdir()
     with pytest.raises(InputError, match="datasets can't load it"):
         load("huggingface", path=str(tmp_path / "void"))
+    with pytest.raises(InputError, match="nowhere: there is no such file or folder"):
+        load("huggingface", path=str(tmp_path / "nowhere"))
 
 
 def test_digits_are_rotated_or_come_class_by_class():

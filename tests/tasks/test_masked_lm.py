@@ -190,6 +190,7 @@ def large(folder, task):
         ({"dropout": 1.0}, "dropout"),
         ({"vocabulary_text": "none.txt"}, "vocabulary_text 'none.txt' can't be read"),
         ({"hiden": 3}, "unknown option 'hiden' of task 'masked_lm'"),
+        ({"vocabulary": "../vocab.txt"}, "vocabulary '../vocab.txt': there is no such file or folder"),
     ],
 )
 def test_mistakes_are_explained(stream, options, message):
@@ -202,6 +203,13 @@ def test_a_folder_without_a_model_is_named(stream, task, tmp_path):
     broken = make("masked_lm", stream, start=str(tmp_path))
     with pytest.raises(InputError, match="can't be loaded from this folder"):
         broken.model(0)
+
+
+def test_a_model_that_is_no_folder_and_no_name_is_not_asked_of_the_network(stream, task, tmp_path):
+    task.vocabulary.save(tmp_path / "words")
+    missing = make("masked_lm", stream, start=str(tmp_path / "model"), vocabulary=str(tmp_path / "words"))
+    with pytest.raises(InputError, match=r"model '.*model': there is no such folder"):
+        missing.model(0)
 
 
 def test_training_lowers_the_perplexity(stream, task):

@@ -16,7 +16,7 @@ from coreplay.report.charts import Figure
 from coreplay.report.groups import Group
 from coreplay.report.interactive import interactive
 from coreplay.report.tables import Table
-from coreplay.report.texts import clean, embedded, escaped
+from coreplay.report.texts import clean, counted, embedded, escaped
 
 SUFFIXES = {"png": "PNG", "svg": "SVG", "csv": "CSV", "md": "Markdown"}
 
@@ -75,7 +75,7 @@ def _policy(*scripts: str) -> str:
 def _summary(sheets: Sequence[Sheet], runs: int) -> str:
     first = sheets[0].group
     seeds = sorted({key for sheet in sheets for key in sheet.group.keys})
-    count = f"{runs} finished run{'' if runs == 1 else 's'} with {len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
+    count = f"{counted(runs, 'finished run')} with {counted(len(seeds), 'seed')}"
     which = f" in {len(sheets)} groups that can't be compared with each other" if len(sheets) > 1 else ""
     better = "Lower" if first.lower_is_better else "Higher"
     metric = f"{better} {escaped(first.metric)} is better." if len({s.group.metric for s in sheets}) == 1 else ""
@@ -159,7 +159,7 @@ def _table(number: int, table: Table, folder: str) -> str:
 def _origin(sheets: Sequence[Sheet], runs: int, left_out: Sequence[str]) -> str:
     """Say how the data came about: runs, versions, configuration, and what is missing."""
     parts = ['<section id="origin"><h2>How these figures came about</h2>']
-    parts.append(f"<p>coreplay {escaped(__version__)} made this page from {runs} finished runs.</p>")
+    parts.append(f"<p>coreplay {escaped(__version__)} made this page from {counted(runs, 'finished run')}.</p>")
     if left_out:
         parts.append("<h3>Left out</h3><ul>" + "".join(f"<li>{escaped(text)}</li>" for text in left_out) + "</ul>")
     versions: dict[str, set[str]] = {}

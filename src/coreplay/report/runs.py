@@ -17,6 +17,7 @@ from coreplay.report.maps import gradient_map
 from coreplay.report.page import Sheet, page
 from coreplay.report.seen import diverged, seen
 from coreplay.report.tables import Table, cell, csv_text
+from coreplay.report.texts import counted
 
 PAGE = "index.html"
 MAKERS: tuple[Callable[[Group], Figure | None], ...] = (
@@ -111,7 +112,7 @@ def write(
     for text in left:
         say(f"warning: left out: {text}")
     groups = grouped(found)
-    say(f"{len(found)} finished runs in {len(groups)} group{'' if len(groups) == 1 else 's'}")
+    say(f"{counted(len(found), 'finished run')} in {counted(len(groups), 'group')}")
     sheets = []
     for number, group in enumerate(groups, 1):
         place = f"group-{number}/" if len(groups) > 1 else ""

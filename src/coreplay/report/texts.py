@@ -25,6 +25,15 @@ def clean(text: object) -> str:
     return "".join(kept)
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number with what it counts.
+
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def escaped(text: object) -> str:
     """Return a text for HTML, in content and in quoted attributes; plotly's labels understand the same.
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from coreplay.errors import InputError
+from coreplay.files import may_be_on_hub
 from coreplay.tasks.base import seeded
 
 
@@ -60,6 +61,8 @@ def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any
     """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words."""
     from transformers import AutoConfig
 
+    if not Path(start).exists() and not may_be_on_hub(start):
+        raise InputError(f"model {start!r}: there is no such folder")
     try:
         config = AutoConfig.from_pretrained(start, **more)
         if config.model_type != "bert":

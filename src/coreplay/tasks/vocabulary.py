@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from coreplay.errors import InputError
-from coreplay.files import write_text
+from coreplay.files import may_be_on_hub, write_text
 from coreplay.tasks import wordpiece
 
 Ints = NDArray[np.int64]
@@ -51,6 +51,8 @@ class Vocabulary:
                 return cls(_read(file))
         if place.is_dir():
             raise InputError(f"folder {str(place)!r} has neither tokenizer.json nor vocab.txt")
+        if not may_be_on_hub(path):
+            raise InputError(f"vocabulary {str(path)!r}: there is no such file or folder")
         try:
             return cls(Tokenizer.from_pretrained(str(path)))
         except Exception as error:  # the library raises bare exceptions

@@ -12,6 +12,7 @@ from coreplay.data.periods import Periods
 from coreplay.data.readers import from_table
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError
+from coreplay.files import may_be_on_hub
 
 
 @source("huggingface")
@@ -46,6 +47,8 @@ def _dataset(path: str, name: str | None, part: str) -> Any:
     import datasets
 
     folder = Path(path)
+    if not folder.exists() and not may_be_on_hub(path):
+        raise InputError(f"{path}: there is no such file or folder")
     try:
         if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
             data = datasets.load_from_disk(path)
