@@ -159,11 +159,14 @@ def test_tinybert_is_the_default(stream):
     assert sizes == (4, 312, 12, 1200)
 
 
-def test_a_model_comes_from_a_folder(stream, task, tmp_path):
+def test_a_model_comes_from_a_folder(stream, task, tmp_path, capfd):
     task.model(3).save_pretrained(tmp_path)
     task.vocabulary.save(tmp_path)
     again = make("masked_lm", stream, start=str(tmp_path))
     samples = stream.of_period(0, "test")
+    capfd.readouterr()
+    again.model(0)
+    assert capfd.readouterr() == ("", "")
     assert again.vocabulary.pieces == task.vocabulary.pieces
     assert evaluate(again, again.model(0), samples) == pytest.approx(evaluate(task, task.model(3), samples), rel=1e-6)
     (tmp_path / "words.txt").write_text("\n".join(stream.of_period(0).texts))

@@ -1,5 +1,7 @@
 """BERT models of any size, from a random start, a local folder or a Hub name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +71,7 @@ def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any
             raise InputError(
                 f"model {start!r} is of type {config.model_type!r}: use a BERT, or write a task of your own"
             )
-        with seeded(seed):
+        with seeded(seed), _without_bar():
             model = kind.from_pretrained(start, config=config)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
@@ -82,3 +84,17 @@ def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any
             f"model {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use the model's own"
         )
     return model
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Keep transformers from drawing a bar, which every worker process would draw over what a run shows."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
