@@ -116,6 +116,7 @@ def test_a_hash_of_the_text_splits_when_nothing_else_can(tmp_path):
         ({"clients": {"lest": 3}}, "unknown option of clients 'lest': did you mean 'least'"),
         ({"clients": {"least": 30}}, "the limits leave no client"),
         ({"clients": {"most": 0}}, "most must be at least 1"),
+        ({"clients": {"most_test": 0}}, "most_test must be at least 1"),
         ({"clients": {"alpha": 0}}, "alpha must be above 0"),
         ({"columns": {"client": ""}}, "clients come from a column, and there is none"),
         ({"duplicates": "drop"}, "duplicates must be"),
@@ -161,18 +162,21 @@ def test_dealt_clients_need_no_client_column(tmp_path):
 
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 2), st.booleans()), min_size=1, max_size=60),
-    st.integers(1, 4),
+    st.one_of(st.none(), st.integers(1, 4)),
+    st.one_of(st.none(), st.integers(1, 4)),
     st.integers(0, 5),
 )
-def test_limits(rows, most, least):
+def test_limits(rows, most, most_test, least):
     client, period, test = ([row[k] for row in rows] for k in range(3))
-    kept, notes = limited(client, np.array(period), np.array(test), Clients(most=most, least=least))
+    rule = Clients(most=most, most_test=most_test, least=least)
+    kept, notes = limited(client, np.array(period), np.array(test), rule)
     left = [rows[k] for k in kept]
-    trained = {c: sum(min(most, rows.count((c, t, False))) for t in range(3)) for c in set(client)}
+    limits = {False: most or len(rows), True: most_test or most or len(rows)}
+    trained = {c: sum(min(limits[False], rows.count((c, t, False))) for t in range(3)) for c in set(client)}
     for c in set(client):
         for t in range(3):
             for split in (False, True):
-                expected = min(most, rows.count((c, t, split))) if trained[c] >= least else 0
+                expected = min(limits[split], rows.count((c, t, split))) if trained[c] >= least else 0
                 assert left.count((c, t, split)) == expected
     assert any("clients have fewer" in note for note in notes) == any(n < least for n in trained.values())
 

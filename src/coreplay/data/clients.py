@@ -30,6 +30,8 @@ class Clients:
         Clients with fewer training samples in all are left out and reported.
     most : int, optional
         At most so many training samples a client and period, chosen at random; the same limit holds for its test rows.
+    most_test : int, optional
+        Another limit for the test rows.
     keep : int, optional
         At most so many clients, chosen at random.
     """
@@ -40,13 +42,14 @@ class Clients:
     labels_each: int = 2
     least: int = 1
     most: int | None = None
+    most_test: int | None = None
     keep: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.by not in KINDS:
             raise unknown("way to make clients", self.by, KINDS)
-        for name in ("number", "labels_each", "most", "keep"):
+        for name in ("number", "labels_each", "most", "most_test", "keep"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1: got {value}")
@@ -98,14 +101,20 @@ def limited(client: Sequence[str], period: Ints, test: NDArray[np.bool_], rule: 
     names, who = np.unique(np.asarray(client, dtype=object), return_inverse=True)
     kept = np.ones(len(who), dtype=bool)
     notes = []
-    if rule.most is not None:
+    if rule.most is not None or rule.most_test is not None:
+        most = len(who) if rule.most is None else rule.most
+        most_test = most if rule.most_test is None else rule.most_test
         cell = (who * (int(period.max()) + 1) + period) * 2 + test
         draw = np.lexsort((generator(rule.seed, "limit").random(len(who)), cell))
         ranks = np.empty(len(who), dtype=np.int64)
         ranks[draw] = np.arange(len(who)) - np.searchsorted(cell[draw], cell[draw])
-        kept &= ranks < rule.most
+        kept &= ranks < np.where(test, most_test, most)
         if not kept.all():
-            notes.append(f"{int((~kept).sum())} rows above most={rule.most} a client, period and split: left out")
+            given = [
+                f"{name}={getattr(rule, name)}" for name in ("most", "most_test") if getattr(rule, name) is not None
+            ]
+            above = ", ".join(given)
+            notes.append(f"{int((~kept).sum())} rows above {above} a client, period and split: left out")
     sizes = np.bincount(who[kept & ~test], minlength=len(names))
     small = np.flatnonzero(sizes < rule.least)
     if len(small):
