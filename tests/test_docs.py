@@ -21,9 +21,13 @@ import pytest
 
 from coreplay.experiments.sweep import Sweep
 from coreplay.federated import Config
+from coreplay.report import tables
+from coreplay.report.gather import gather
+from coreplay.report.groups import grouped
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PLANS = ROOT / "benchmarks/sweeps"
 WALKED = [ROOT / "docs/index.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]
 SURROUNDINGS = os.environ | {
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -129,6 +133,23 @@ def test_lists_are_lists_on_the_site_too(page):
     prose = re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL)
     run_on = re.findall(r"^(?![ ]*[-*] |[ ]*\d+\. |[ ]|$).+\n[ ]*(?:[-*]|\d+\.) .*", prose, re.M)
     assert run_on == [], "mkdocs wants an empty line before a list"
+
+
+@pytest.mark.parametrize("records", sorted(ROOT.glob("docs/results/*/runs.zip")), ids=lambda file: file.parent.name)
+def test_tables_of_results_are_what_the_records_of_the_runs_give(records, tmp_path):
+    """And the plan in the repository takes these runs for its own, so that it goes on from them."""
+    run([sys.executable, "-m", "benchmarks.records", "unpack", str(records), str(tmp_path)], ROOT)
+    found, left = gather([tmp_path / "runs"])
+    (group,) = grouped(found)
+    assert left == []
+    for table in (tables.results(group), tables.differences(group)):
+        assert table.markdown() == (records.parent / f"{table.name}.md").read_text()
+    planned = {plan.name: plan.config for plan in Sweep.load(PLANS / f"{records.parent.name}.toml").runs}
+    for one in found:
+        assert planned[one.run.folder.name].model_copy(update={"engine": one.config.engine}) == one.config
+    again = tmp_path / "again.zip"
+    run([sys.executable, "-m", "benchmarks.records", "pack", str(tmp_path), str(again)], ROOT)
+    assert again.read_bytes() == records.read_bytes()
 
 
 @pytest.fixture(scope="module")

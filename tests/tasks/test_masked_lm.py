@@ -90,8 +90,9 @@ def test_evaluation_masks_are_the_same_in_all_runs_and_training_masks_are_not(st
     assert not torch.equal(task.collate(samples, 0)["input_ids"], task.collate(samples, 1)["input_ids"])
 
 
-def test_losses_are_those_of_transformers(stream, task):
-    model = task.model(0).eval()
+def test_losses_and_gradients_are_those_of_transformers(stream, task):
+    """Though the last layer is computed at the masked places alone."""
+    model = task.model(0).eval().double()
     batch = task.collate(stream.of_period(0)[:40], epoch=0)
     labels = torch.full_like(batch["input_ids"], -100)
     for k in range(40):
@@ -99,7 +100,11 @@ def test_losses_are_those_of_transformers(stream, task):
             if target != -100:
                 labels[k, place] = target
     theirs = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
-    assert task.loss(model, batch).item() == pytest.approx(theirs.item(), rel=1e-5)
+    ours = task.loss(model, batch)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-12)
+    parameters = list(model.parameters())
+    for mine, other in zip(*(torch.autograd.grad(loss, parameters) for loss in (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
     assert task.per_sample_loss(model, batch).shape == (40,)
     assert (task.weights(batch) >= 1).all()
 

@@ -1,8 +1,8 @@
 """Masked language modelling: guess the hidden pieces of a sentence. The paper's task, with TinyBERT by default.
 
 The loss of a sample is the sum over its masked pieces of −log p(piece); perplexity = exp(Σ losses / number of masked
-pieces). Logits are computed at the masked positions only: the decoder is half of a small model's work, and elsewhere
-nobody looks at them.
+pieces). Logits, and the last layer, are computed at the masked positions only: the decoder is half of a small model's
+work, and elsewhere nobody looks at them.
 """
 
 import math
@@ -20,6 +20,7 @@ from coreplay.errors import InputError
 from coreplay.tasks.api import task
 from coreplay.tasks.base import Batch, Task
 from coreplay.tasks.bert import Size, fresh, pretrained
+from coreplay.tasks.encoder import hidden_at
 from coreplay.tasks.masking import EVALUATION, IGNORED, mask
 from coreplay.tasks.vocabulary import Vocabulary
 
@@ -45,7 +46,7 @@ class MaskedLM(Task):
         if self.start is None:
             pad = {"pad_token_id": self.vocabulary.pad}
             return fresh(BertForMaskedLM, self.size.config(len(self.vocabulary), **pad), seed)
-        model: nn.Module = pretrained(BertForMaskedLM, self.start, len(self.vocabulary), seed)
+        model: nn.Module = pretrained(BertForMaskedLM, self.start, len(self.vocabulary), seed, is_decoder=False)
         return model
 
     def files(self) -> dict[str, str]:
@@ -86,10 +87,8 @@ class MaskedLM(Task):
     def per_sample_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the sum of −log p over the masked pieces of each sample."""
         bert: Any = model
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids", "token_type_ids")}
-        hidden = bert.bert(**inputs).last_hidden_state
-        positions, targets = batch["positions"], batch["targets"]
-        logits = bert.cls(hidden.gather(1, positions.unsqueeze(2).expand(-1, -1, hidden.shape[2])))
+        targets = batch["targets"]
+        logits = bert.cls(hidden_at(bert.bert, batch, batch["positions"]))
         losses = functional.cross_entropy(
             logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none"
         )
