@@ -45,8 +45,12 @@ def selectors() -> dict[str, str]:
 
 
 def check_method(method: str, options: dict[str, Any]) -> None:
-    """Raise an `InputError` if there is no such selector or it has no such option, before any work is done."""
-    _registry.options(method, options)
+    """Raise an `InputError` for an unknown selector, or an option or value that it does not take, before any work.
+
+    Values are tried on a choice among three samples, where there are any: selectors look at them first.
+    """
+    if _registry.options(method, options):
+        choose(np.eye(3), budget=2, method=method, new=[True, True, False], seen=1, **options)
 
 
 def select(
