@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from coreplay.experiments.board import Board, Entry
     from coreplay.experiments.sweep import Planned, Sweep
 
-FILE = "sweep.toml"
-
 
 def sweep(
     file: Annotated[Path | None, typer.Argument(help="What to compare; with --resume, the sweep's folder.")] = None,
@@ -106,13 +104,15 @@ def demo(
 
 def _found(file: Path | None, output: Path | None, resume: bool) -> tuple[Path, Path]:
     """Return the sweep's folder and the file that says what is compared."""
+    from coreplay.experiments.sweep import PLAN
+
     if resume:
         folder = output or file
         if folder is None:
             raise InputError("--resume needs the folder of a sweep: coreplay sweep --resume sweeps/first")
-        if not (folder / FILE).exists():
-            raise InputError(f"--resume needs the folder of a sweep: there is no {FILE} in {str(folder)!r}")
-        return folder, folder / FILE
+        if not (folder / PLAN).exists():
+            raise InputError(f"--resume needs the folder of a sweep: there is no {PLAN} in {str(folder)!r}")
+        return folder, folder / PLAN
     if file is None:
         raise InputError("name a file that says what to compare: coreplay sweep sweep.toml -o sweeps/first")
     return output or Path("sweeps") / file.stem, file
@@ -120,10 +120,11 @@ def _found(file: Path | None, output: Path | None, resume: bool) -> tuple[Path, 
 
 def _keep(source: Path, folder: Path) -> None:
     """Keep the plan in the folder, so that --resume finds it."""
+    from coreplay.experiments.sweep import PLAN
     from coreplay.files import copy
 
-    if source.absolute() != (folder / FILE).absolute():
-        copy(source, folder / FILE)
+    if source.absolute() != (folder / PLAN).absolute():
+        copy(source, folder / PLAN)
 
 
 def _carry_out(board: "Board", folder: Path, on: str, processes: int | None, tick: Callable[[], None]) -> None:

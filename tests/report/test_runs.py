@@ -190,6 +190,17 @@ def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):
     assert states == {"a": ("finished", ""), "b": ("failed", "InputError: no such file")}
 
 
+def test_runs_of_a_plan_that_have_not_begun_are_said(runs, tmp_path):
+    shutil.copytree(runs / "none-seed0", tmp_path / "runs/none-seed0")
+    (tmp_path / "sweep.toml").write_text('strategies = ["none", "polished"]\nbudgets = [2, 3]\nrun = { seed = 1 }\n')
+    (text,) = gather([tmp_path])[1]
+    assert "2 of 3 runs planned" in text
+    assert text.endswith("have not begun: polished-2-seed0, polished-3-seed0")
+    assert gather([tmp_path / "runs"])[1] == []
+    (tmp_path / "sweep.toml").write_text("strategies = 3\n")
+    assert "what is planned can't be read" in gather([tmp_path])[1][0]
+
+
 def test_convergence_shows_every_method_that_has_rounds(runs, tmp_path):
     rows = [{"period": 0, "round": r, "relaxed": 8.0 / (r + 1), "integer": None} for r in range(3)]
     paths = []

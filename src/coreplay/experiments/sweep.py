@@ -24,6 +24,7 @@ from coreplay.federated.config import explained
 from coreplay.federated.strategy import ALL, NONE, is_coordinated
 from coreplay.files import read_toml
 
+PLAN = "sweep.toml"  # what is compared, in the folder of a sweep
 LATER = {"replay", "gradients", "engine", "baseline", "trackers"}  # what a first period does not depend on
 
 

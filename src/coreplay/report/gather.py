@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coreplay.errors import InputError
+from coreplay.experiments.sweep import PLAN, Sweep
 from coreplay.federated import Config, Run
 from coreplay.federated.folder import CONFIG, FAILURE, SUMMARY, RunFolder
 from coreplay.federated.strategy import ALL, NONE
@@ -119,11 +120,25 @@ def gather(folders: Iterable[Path | str]) -> tuple[list[Finished], list[str]]:
             left.append(str(error))
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             left.append(f"the run in {str(path)!r} is damaged: {type(error).__name__}: {error}")
+    left += [text for folder in places for plan in sorted(folder.rglob(PLAN)) for text in _not_begun(plan)]
     if not found:
         names = ", ".join(repr(str(folder)) for folder in places)
         reason = f" ({left[0]})" if left else ""
         raise InputError(f"there is no finished run below {names}{reason}: carry one out with coreplay run")
     return _distinct(found, left), left
+
+
+def _not_begun(plan: Path) -> list[str]:
+    """Say which runs of a sweep's plan have no folder yet; nothing if all have."""
+    try:
+        names = [planned.name for planned in Sweep.load(plan).runs]
+    except InputError as error:
+        return [f"what is planned can't be read: {error}"]
+    missing = [name for name in names if not (plan.parent / "runs" / name).exists()]
+    if not missing:
+        return []
+    some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    return [f"{len(missing)} of {len(names)} runs planned in {str(plan)!r} have not begun: {some}"]
 
 
 def _read(path: Path) -> Finished:
