@@ -2,9 +2,11 @@
 
 import gc
 
+import pytest
 import torch
 from torch import nn
 
+from coreplay.errors import InputError
 from coreplay.gradients import gradient_matrix
 from coreplay.gradients.autograph import parameter_edges
 from coreplay.gradients.owners import MOST_SAMPLES, find_owners, signatures
@@ -57,6 +59,41 @@ def test_less_memory_means_fewer_samples_together():
     problem = Problem(model, lambda m, x: m(x).square().sum(1), batch, 128, select_parameters(model, None))
     sizes = [max(b - a for a, b in Passes(problem, limit).ranges) for limit in (20_000, 100_000, 10**9)]
     assert sizes[0] < sizes[1] < sizes[2] == MOST_SAMPLES
+
+
+def test_pools_of_shapes_that_were_looked_at_need_no_look():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    calls = []
+
+    def loss(model, batch):
+        calls.append(len(batch))
+        return model(batch).square().sum(dim=tuple(range(1, batch.dim())))
+
+    looks = {}
+
+    def made(*shape):
+        calls.clear()
+        batch = torch.randn(*shape)
+        matrix = gradient_matrix(model, loss, batch, looks=looks, batch_first=True)
+        expected = gradient_matrix(model, loss, batch, "dense").gram()
+        torch.testing.assert_close(torch.tensor(matrix.gram()), torch.tensor(expected), rtol=1e-4, atol=1e-5)
+        return calls[: calls.index(shape[0])]  # what was looked at before the whole pool
+
+    made(2, 4)
+    assert looks == {}  # too small a pool to tell whether samples are independent
+    assert made(5, 4) == [3, 2]
+    assert made(7, 4) == []
+    assert made(7, 3, 4) == [3, 2]  # other shapes
+    assert len(looks) == 2
+
+    def mixed(model, batch):
+        return loss(model, batch - batch.mean(dim=0))
+
+    looks.clear()
+    gradient_matrix(model, mixed, torch.randn(1, 4), looks=looks)
+    with pytest.raises(InputError, match="depends on the other samples"):
+        gradient_matrix(model, mixed, torch.randn(6, 4), looks=looks)
+    assert looks == {}
 
 
 def test_nothing_of_a_pass_outlives_the_matrix():

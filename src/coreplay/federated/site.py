@@ -90,6 +90,7 @@ class Site:
         self.store, self.scratch = store, scratch
         self._numbers = {client: number for number, client in enumerate(stream.clients)}
         self._algorithm = make_algorithm(config.federated.algorithm, config.federated.options)
+        self._looks: dict[Any, Any] = {}
 
     def pool(self, client: str, period: int) -> ClientPool:
         """Return what the client can train on and choose from."""
@@ -188,6 +189,7 @@ class Site:
                 given.backend,
                 parameters=given.parameters,
                 batch_first=self.task.batch_first,
+                looks=self._looks,
                 memory_limit=memory,
                 **sketch,
             )

@@ -14,6 +14,7 @@ from coreplay.gradients.factors import Chunk
 from coreplay.gradients.norms import squared_norms
 from coreplay.gradients.owners import MOST_SAMPLES
 from coreplay.gradients.problem import Problem, check_finite
+from coreplay.gradients.trees import arrays_in
 from coreplay.gradients.undisturbed import undisturbed
 
 _PROBE = 2  # samples that tell what a sample costs; two, so that a mixture of samples shows
@@ -25,7 +26,8 @@ class Passes:
     """Computes the factors of a pool chunk by chunk, as often as they are needed.
 
     A first look at two samples tells the memory that a sample takes, hence how many go together; their losses
-    must come out the same among others, else the samples are not independent and have no own gradients.
+    must come out the same among others, else the samples are not independent and have no own gradients. Samples of
+    these shapes are not looked at again where the problem remembers looks.
     """
 
     def __init__(self, problem: Problem, memory_limit: int) -> None:
@@ -61,7 +63,14 @@ class Passes:
 
     def _plan(self, memory_limit: int) -> list[tuple[int, int]]:
         n = self.problem.n
-        each = 2 * self._bytes_each()
+        shapes = tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in arrays_in(self.problem.batch))
+        if shapes in self.problem.looks:
+            taken, self.expand = self.problem.looks[shapes]
+        else:
+            taken = self._bytes_each()
+            if n > _PROBE:  # else there were no others among which losses had to come out the same
+                self.problem.looks[shapes] = (taken, self.expand)
+        each = 2 * taken
         if each > memory_limit:
             raise InputError(
                 f"memory_limit must be at least {each} bytes, what one sample takes: got {memory_limit}; "

@@ -1,7 +1,7 @@
 """What a gradient matrix is of: a model, a loss, a pool and the selected parameters."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -21,7 +21,8 @@ _SHOWN = 5  # samples that an error names
 class Problem:
     """A model, a per-sample loss, a batch of `n` samples, and which parameters to differentiate by.
 
-    `batch_first`: the caller's word that every layer has the samples in the first dimension, in order.
+    `batch_first`: the caller's word that every layer has the samples in the first dimension, in order. `looks`: what
+    first looks at samples told, by the shapes of a sample, for all pools of the same model, loss and parameters.
     """
 
     model: nn.Module
@@ -30,6 +31,7 @@ class Problem:
     n: int
     selected: Selected
     batch_first: bool = False
+    looks: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def storages(self) -> frozenset[int]:
