@@ -2,10 +2,12 @@
 
 import tomllib
 
+import numpy as np
 import pytest
 
 from coreplay.errors import InputError
 from coreplay.federated import PRESETS, Config
+from coreplay.selection import selector
 
 
 @pytest.mark.parametrize("name", [None, *PRESETS])
@@ -72,6 +74,18 @@ def test_wrong_configurations_are_explained(text, words, tmp_path):
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(InputError, match=words):
         Config.load(tmp_path / "run.toml")
+
+
+def test_what_else_fails_in_a_selector_of_ones_own_is_not_the_configurations_fault():
+    @selector("first_of_many_for_test")
+    def own(pool, budget, rng, *, least=100):
+        """Choose the first of at least so many."""
+        if pool.size < least:
+            raise ValueError("too few samples")
+        return np.arange(budget)
+
+    config = Config.make({"replay": {"strategy": "first_of_many_for_test", "options": {"least": 1000}}})
+    assert config.replay.options == {"least": 1000}
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -197,6 +197,8 @@ def test_runs_of_a_plan_that_have_not_begun_are_said(runs, tmp_path):
     assert "2 of 3 runs planned" in text
     assert text.endswith("have not begun: polished-2-seed0, polished-3-seed0")
     assert gather([tmp_path / "runs"])[1] == []
+    (tmp_path / "sweep.toml").write_text('strategies = ["polished"]\n')  # no plan of what lies beside it
+    assert gather([tmp_path])[1] == []
     (tmp_path / "sweep.toml").write_text("strategies = 3\n")
     assert "what is planned can't be read" in gather([tmp_path])[1][0]
 

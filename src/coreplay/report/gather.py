@@ -129,13 +129,16 @@ def gather(folders: Iterable[Path | str]) -> tuple[list[Finished], list[str]]:
 
 
 def _not_begun(plan: Path) -> list[str]:
-    """Say which runs of a sweep's plan have no folder yet; nothing if all have."""
+    """Say which runs of a sweep's plan have no folder yet; nothing if all have, or if no sweep was begun beside it."""
+    runs = plan.parent / "runs"
+    if not runs.is_dir():
+        return []
     try:
         names = [planned.name for planned in Sweep.load(plan).runs]
     except InputError as error:
         return [f"what is planned can't be read: {error}"]
-    missing = [name for name in names if not (plan.parent / "runs" / name).exists()]
-    if not missing:
+    missing = [name for name in names if not (runs / name).exists()]
+    if len(missing) in (0, len(names)):
         return []
     some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
     return [f"{len(missing)} of {len(names)} runs planned in {str(plan)!r} have not begun: {some}"]
