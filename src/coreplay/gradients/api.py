@@ -60,7 +60,7 @@ def gradient_matrix(
     looks
         A dictionary that you keep, empty at first, for many pools of one model, loss and choice of parameters. What a
         first look at two samples tells of their memory, and that they are independent, is remembered there by the
-        shapes of a sample, so that the next pool of these shapes needs none: a sixth of the time for small pools.
+        shapes of a sample, so that the next pool of these shapes needs none, which counts for small pools.
     memory_limit
         Bytes for what is kept and computed, besides the model; "factored" recomputes what does not fit.
     size, seed
