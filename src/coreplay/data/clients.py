@@ -110,10 +110,8 @@ def limited(client: Sequence[str], period: Ints, test: NDArray[np.bool_], rule: 
         ranks[draw] = np.arange(len(who)) - np.searchsorted(cell[draw], cell[draw])
         kept &= ranks < np.where(test, most_test, most)
         if not kept.all():
-            given = [
-                f"{name}={getattr(rule, name)}" for name in ("most", "most_test") if getattr(rule, name) is not None
-            ]
-            above = ", ".join(given)
+            limits = {"most": rule.most, "most_test": rule.most_test}
+            above = ", ".join(f"{name}={limit}" for name, limit in limits.items() if limit is not None)
             notes.append(f"{int((~kept).sum())} rows above {above} a client, period and split: left out")
     sizes = np.bincount(who[kept & ~test], minlength=len(names))
     small = np.flatnonzero(sizes < rule.least)
