@@ -120,12 +120,34 @@ def test_a_hash_of_the_text_splits_when_nothing_else_can(tmp_path):
         ({"clients": {"alpha": 0}}, "alpha must be above 0"),
         ({"columns": {"client": ""}}, "clients come from a column, and there is none"),
         ({"duplicates": "drop"}, "duplicates must be"),
+        ({"labels": ["a"]}, "labels need a label column"),
+        ({"labels": []}, "labels must be a list of at least one text"),
+        ({"labels": "a"}, "labels must be a list of at least one text"),
+        ({"labels": [1]}, "labels must be a list of at least one text"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, options, message):
     rows = [{"client_id": "a", "text": str(k), "period": 0} for k in range(20)]
     with pytest.raises(InputError, match=message):
         load("files", path=file(tmp_path, rows), **options)
+
+
+def test_rows_of_some_labels_only(tmp_path):
+    labels = ["red", "blue", None, 3, "red", "green", "blue", "red"]
+    rows = [{"client_id": f"c{k % 2}", "text": str(k), "period": 0, "label": one} for k, one in enumerate(labels)]
+    path = file(tmp_path, rows)
+    with pytest.warns(DataWarning, match="4 of 8 rows have other labels: left out"):
+        stream = load("files", path=path, labels=["red", "3"], periods={"test": 0})
+    assert sorted(zip(stream.of_period(0).texts, stream.of_period(0).labels, strict=True)) == [
+        ("0", "red"), ("3", "3"), ("4", "red"), ("7", "red")
+    ]  # fmt: skip
+    with pytest.raises(
+        InputError, match=r"unknown label 'gren': did you mean 'green'\? \(known: 3, blue, green, red\)"
+    ):
+        load("files", path=path, labels=["red", "gren"])
+    rows[4]["period"] = -1
+    with pytest.raises(InputError, match=r"\.jsonl:5: column 'period' is -1"):  # lines are counted in the whole file
+        load("files", path=file(tmp_path, rows), labels=["red"])
 
 
 LABELS = [f"l{k % 10}" for k in range(4000)]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from coreplay.data.notes import counted
 from coreplay.data.periods import Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
 from coreplay.data.stream import SPLITS, FederatedStream
 from coreplay.data.times import unix_seconds
-from coreplay.errors import InputError
+from coreplay.errors import InputError, unknown
 
 Ints = NDArray[np.int64]
 DUPLICATES = ("skip", "keep")
@@ -25,8 +25,9 @@ def assemble(
     periods: Periods | Mapping[str, Any] | None = None,
     clients: Clients | Mapping[str, Any] | None = None,
     duplicates: str = "skip",
+    labels: Sequence[str] | None = None,
 ) -> FederatedStream:
-    """Make a stream of raw columns.
+    """Make a stream of raw columns, or of those rows only that have one of these `labels`.
 
     Rows without text are skipped, and so are rows that repeat another in every column, time included (without a time,
     to say a thing twice is no mistake); both are counted in the notes.
@@ -34,7 +35,9 @@ def assemble(
     when, who = Periods.of(periods), Clients.of(clients)
     if duplicates not in DUPLICATES:
         raise InputError(f"duplicates must be 'skip' or 'keep': got {duplicates!r}")
+    raw, other = (raw, []) if labels is None else _labelled(raw, labels)
     raw, notes = _cleaned(raw, duplicates)
+    notes = other + notes
     if who.by == "column" and "client" not in raw:
         raise InputError("clients come from a column, and there is none: name it, or deal rows with clients by label")
     if who.by not in ("column", "iid") and "label" not in raw:
@@ -44,7 +47,7 @@ def assemble(
         nan = [k for k, value in enumerate(raw.columns["label"]) if isinstance(value, float) and math.isnan(value)]
         if nan:
             raise raw.error(nan[0], "label", "it must not be NaN; leave it empty")
-    labels = [None if value is None else str(value) for value in raw.columns["label"]] if "label" in raw else None
+    label = [None if value is None else str(value) for value in raw.columns["label"]] if "label" in raw else None
     seconds = unix_seconds(raw) if "timestamp" in raw else None
     cut = _cut(raw, when, seconds)
     test = _tests(raw, when, cut, seconds, texts)
@@ -56,7 +59,7 @@ def assemble(
                 f"{len(odd)} client ids look like paths, first {odd[0]!r}: kept; ids are never used as file names"
             )
     else:
-        client = partition(labels or [None] * len(texts), who)
+        client = partition(label or [None] * len(texts), who)
     outside = np.flatnonzero(cut.period < 0)
     notes += counted("a time outside all periods", [raw.where(int(k)) for k in outside], "left out")
     inside = np.flatnonzero(cut.period >= 0)
@@ -71,11 +74,26 @@ def assemble(
         cut.period[rows],
         test[rows],
         [texts[k] for k in rows],
-        None if labels is None else [labels[k] for k in rows],
+        None if label is None else [label[k] for k in rows],
         None if seconds is None else seconds[rows],
         periods=cut.periods,
         notes=[*notes, *more],
     )
+
+
+def _labelled(raw: Raw, labels: Sequence[str]) -> tuple[Raw, list[str]]:
+    """Leave out rows of other labels."""
+    if isinstance(labels, str) or not labels or not all(isinstance(one, str) for one in labels):
+        raise InputError(f"labels must be a list of at least one text, such as ['music']: got {labels!r}")
+    if "label" not in raw:
+        raise InputError("labels need a label column: name one with columns={'label': ...}")
+    have = [None if value is None else str(value) for value in raw.columns["label"]]
+    known = {value for value in have if value is not None}
+    for one in labels:
+        if one not in known:
+            raise unknown("label", one, known)
+    kept = [k for k, value in enumerate(have) if value in labels]
+    return raw.rows(kept), [f"{len(have) - len(kept)} of {len(have)} rows have other labels: left out"]
 
 
 def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
@@ -99,8 +117,7 @@ def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
     kept = [k for k in range(len(raw)) if k not in empty and k not in twice]
     if not kept:
         raise InputError(f"{raw.where(0)}: no row has a text")
-    columns = {role: [values[k] for k in kept] for role, values in raw.columns.items()}
-    return Raw(columns, lambda k: raw.where(kept[k]), raw.names), notes
+    return raw.rows(kept), notes
 
 
 def _texts(raw: Raw) -> list[str]:

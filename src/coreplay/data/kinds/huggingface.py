@@ -1,6 +1,6 @@
 """Hugging Face `datasets`: a folder on this machine, which needs no network, or a name on the Hub."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def huggingface(
     periods: Periods | Mapping[str, Any] | None = None,
     clients: Clients | Mapping[str, Any] | None = None,
     duplicates: str = "skip",
+    labels: Sequence[str] | None = None,
 ) -> FederatedStream:
     """Take a Hugging Face data set by name or by path, with a column mapping."""
     import datasets
@@ -39,7 +40,7 @@ def huggingface(
     if isinstance(label, datasets.ClassLabel):
         names = label.names
         raw.columns["label"] = [None if v is None or v < 0 else names[v] for v in raw.columns["label"]]
-    return assemble(raw, periods, who, duplicates)
+    return assemble(raw, periods, who, duplicates, labels)
 
 
 def _dataset(path: str, name: str | None, part: str) -> Any:
