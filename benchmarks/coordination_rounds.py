@@ -88,9 +88,9 @@ def small(clients: int, dimension: int) -> None:
 
 PARTS = {
     "as it is": {},
-    "κ = 1 from the start": {"caution": 0.0, "damping": 4.0},
+    "κ = 1 from the start": {"caution": 0.0, "damping": 4.0, "fall": 1.0},
     "no damping": {"damping": 0.0},
-    "neither (Frank-Wolfe, κ = 1)": {"caution": 0.0, "damping": 0.0},
+    "neither (Frank-Wolfe, κ = 1)": {"caution": 0.0, "damping": 0.0, "fall": 1.0},
 }
 
 

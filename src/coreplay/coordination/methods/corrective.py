@@ -19,10 +19,15 @@ the *answers* to it, V(y), not a mixture of earlier answers that nobody can sele
 it V is steep: a small error in y is a large one in V(y). The full step is a cutting-plane step in the dual and
 oscillates; the damped one settles. And the answers are selections already, so nothing is lost by rounding at the end.
 
-On generated clients (`coreplay.experiments.coordination`) from 20 to 1000 of them, the best first κ grows with the
-length of the first sum to a power of about 5/8, and the best t with κ:
+How far is too far depends on what clients have in common, which nobody knows before they have moved. So the first step
+is a cautious one for M clients, and then κ follows what the sums show: it falls where the answers to the last broadcast
+were about as short as what had been sent, or shorter, and rises where they overshot:
 
-    κ_1 = 0.55 ‖V_0‖^(5/8),     t = 0.15 κ_1,     κ falls in equal ratios to 1 at the fifth broadcast.
+    κ_1 = √M,     t = 0.15 κ_1,     κ ← 0.75 κ  if ‖V_k‖² <= 1.1 ‖y‖²,  else  κ / 0.75,     never below 1.
+
+Where all clients have a direction in common, all would turn at once whatever κ is. So nobody corrects more than a fair
+share of y: a client whose reply gains ⟨y, G(x̄ − x)⟩ > ‖y‖² / M takes it with the probability that makes that its share
+in the mean, and else stays with its last answer. Then Σ ⟨y, G(x̄ − x)⟩ <= ‖y‖² in the mean: along y nobody overshoots.
 """
 
 from dataclasses import dataclass
@@ -34,13 +39,15 @@ from numpy.typing import NDArray
 from coreplay.coordination.matrix import Candidates
 from coreplay.coordination.messages import Broadcast, Vector
 from coreplay.coordination.method import Method, Past, Steering, coordination_method
-from coreplay.coordination.total import mixture, products
+from coreplay.coordination.total import mixture, norm, products
 from coreplay.errors import InputError
 from coreplay.selection import minimise
 from coreplay.selection.pool import whole_number
 from coreplay.selection.swaps import polish, search, top
 
 Floats = NDArray[np.float64]
+
+OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of what was sent
 
 
 @coordination_method("corrective")
@@ -51,18 +58,18 @@ class Corrective(Method):
     Parameters
     ----------
     caution : float
-        κ_1 / ‖V_0‖^(5/8): how much a client must gain to move in the first round.
+        κ_1 / √M: how much a client must gain to move in the first round.
     damping : float
         t / κ_1: how slowly the broadcast follows the best mixture.
-    decay : int
-        Rounds in which κ falls to 1.
+    fall : float
+        By which κ is multiplied after a round that did not overshoot, and divided after one that did.
     moves : int
         Tabu moves of a client's search.
     """
 
-    caution: float = 0.55
+    caution: float = 1.0
     damping: float = 0.15
-    decay: int = 4
+    fall: float = 0.75
     moves: int = 20
     integral: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
@@ -73,7 +80,8 @@ class Corrective(Method):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
                 raise InputError(f"{name} must be a number of at least 0: got {value!r}")
-        whole_number(self.decay, "decay", least=1)
+        if isinstance(self.fall, bool) or not isinstance(self.fall, int | float) or not 0 < self.fall <= 1:
+            raise InputError(f"fall must be a number above 0 and at most 1: got {self.fall!r}")
         whole_number(self.moves, "moves", least=0)
 
     def start(self, pool: Candidates, rng: np.random.Generator) -> Floats:
@@ -82,24 +90,29 @@ class Corrective(Method):
 
     def answer(self, pool: Candidates, broadcast: Broadcast, past: Past, rng: np.random.Generator) -> Floats:
         """Select what replies best to the broadcast."""
-        kappa = broadcast.numbers.get("kappa", 1.0)
+        kappa = broadcast.numbers.get("kappa", 0.0)
         if not broadcast.weights or kappa < 1:
             raise InputError("broadcast is not of method 'corrective': it needs weights and a kappa of at least 1")
         prices = pool.project(broadcast.vector)
-        linear = prices / kappa - pool.gram @ past.mean(broadcast.weights)
-        chosen, _ = search(pool.gram, linear, top(-prices, pool.budget), self.moves, rng)
-        return _indicator(chosen, pool.size)
+        own = past.mean(broadcast.weights)
+        chosen, _ = search(pool.gram, prices / kappa - pool.gram @ own, top(-prices, pool.budget), self.moves, rng)
+        x = _indicator(chosen, pool.size)
+        gain, share = float(prices @ (own - x)), norm(broadcast.vector) ** 2 / broadcast.clients
+        stays = gain > share and rng.random() * gain >= share
+        return past.last if stays and past.last.any() else x
 
     def steer(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> Steering:
         """Find the best mixture of the rounds' sums and move towards it."""
         gram = products(sums)
-        first = max(1.0, self.caution * float(gram[0, 0]) ** (5 / 16))
-        best, relaxed = least_mixture(gram)
-        weights = best
+        first = max(1.0, self.caution * clients**0.5)
+        weights, relaxed = least_mixture(gram)
+        kappa = first
         if previous is not None:
+            sent = np.append(previous.weights, 0.0)
             damping = self.damping * first
-            weights = (best + damping * np.append(previous.weights, 0.0)) / (1.0 + damping)
-        kappa = max(1.0, first ** (1.0 - (len(sums) - 1) / self.decay))
+            weights = (weights + damping * sent) / (1.0 + damping)
+            overshot = gram[-1, -1] > OVERSHOT * (sent @ gram @ sent)
+            kappa = max(1.0, previous.numbers["kappa"] * (1.0 / self.fall if overshot else self.fall))
         return Steering(
             vector=mixture(sums, weights),
             relaxed=relaxed,
