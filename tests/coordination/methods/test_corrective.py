@@ -90,13 +90,13 @@ def test_clients_that_all_can_turn_the_same_way_do_not_overshoot(seed):
 
 def test_kappa_falls_after_a_good_round_and_rises_after_one_that_overshot():
     method = make_method("corrective")
-    first = method.steer([np.float32([3, 0])], 100, None)
-    assert first.numbers == {"kappa": 10.0}
-    said = Broadcast("r", 0, 0, False, 100, first.vector, {}, first.weights, first.numbers)
-    shorter = method.steer([np.float32([3, 0]), np.float32([2, 1])], 100, said)
-    longer = method.steer([np.float32([3, 0]), np.float32([-4, 0])], 100, said)
-    assert shorter.numbers["kappa"] == pytest.approx(7.5)
-    assert longer.numbers["kappa"] == pytest.approx(10 / 0.75)
+    first = method.steer([np.float32([3, 0])], 85, None)
+    assert first.numbers == {"kappa": 8.5}
+    said = Broadcast("r", 0, 0, False, 85, first.vector, {}, first.weights, first.numbers)
+    shorter = method.steer([np.float32([3, 0]), np.float32([2, 1])], 85, said)
+    longer = method.steer([np.float32([3, 0]), np.float32([-4, 0])], 85, said)
+    assert shorter.numbers["kappa"] == pytest.approx(8.5 * 0.75)
+    assert longer.numbers["kappa"] == pytest.approx(8.5 / 0.75)
 
 
 def test_who_gains_more_than_a_share_takes_it_as_often_as_makes_it_the_share():

@@ -23,7 +23,8 @@ How far is too far depends on what clients have in common, which nobody knows be
 is a cautious one for M clients, and then κ follows what the sums show: it falls where the answers to the last broadcast
 were about as short as what had been sent, or shorter, and rises where they overshot:
 
-    κ_1 = √M,     t = 0.15 κ_1,     κ ← 0.75 κ  if ‖V_k‖² <= 1.1 ‖y‖²,  else  κ / 0.75,     never below 1.
+    κ_1 = M / √(M + 15),  about √M,     t = 0.15 κ_1,
+    κ ← 0.75 κ  if ‖V_k‖² <= 1.1 ‖y‖²,  else  κ / 0.75;     never below 1.
 
 Where all clients have a direction in common, all would turn at once whatever κ is. So nobody corrects more than a fair
 share of y: a client whose reply gains ⟨y, G(x̄ − x)⟩ > ‖y‖² / M takes it with the probability that makes that its share
@@ -47,6 +48,7 @@ from coreplay.selection.swaps import polish, search, top
 
 Floats = NDArray[np.float64]
 
+FEW = 15  # with about so many clients or fewer, κ starts below √M
 OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of what was sent
 
 
@@ -58,7 +60,7 @@ class Corrective(Method):
     Parameters
     ----------
     caution : float
-        κ_1 / √M: how much a client must gain to move in the first round.
+        κ_1 √(M + 15) / M: how much a client must gain to move in the first round.
     damping : float
         t / κ_1: how slowly the broadcast follows the best mixture.
     fall : float
@@ -104,7 +106,7 @@ class Corrective(Method):
     def steer(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> Steering:
         """Find the best mixture of the rounds' sums and move towards it."""
         gram = products(sums)
-        first = max(1.0, self.caution * clients**0.5)
+        first = max(1.0, self.caution * clients / (clients + FEW) ** 0.5)
         weights, relaxed = least_mixture(gram)
         kappa = first
         if previous is not None:
