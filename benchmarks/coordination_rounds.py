@@ -4,7 +4,7 @@ python -m benchmarks.coordination_rounds            # M = 1000, three seeds
 python -m benchmarks.coordination_rounds --small    # M = 20 and 200, d = 300 and 2000, ten seeds
 python -m benchmarks.coordination_rounds --parts    # corrective without one part or the other
 
-The constants of corrective were tuned on seeds 0 to 4, and for M = 20 on 30 to 44 besides.
+The constants of corrective were tuned on seeds 0 to 4, for M = 20 on 30 to 44 besides, and on gradients of real clients.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def small(clients: int, dimension: int) -> None:
 
 PARTS = {
     "as it is": {},
-    "κ = 1 from the start": {"caution": 0.0, "damping": 4.0, "fall": 1.0},
+    "κ = 1 all the time": {"caution": 0.0, "damping": 4.0, "fall": 1.0},
     "no damping": {"damping": 0.0},
     "neither (Frank-Wolfe, κ = 1)": {"caution": 0.0, "damping": 0.0, "fall": 1.0},
 }
