@@ -4,7 +4,8 @@ python -m benchmarks.coordination_rounds            # M = 1000, three seeds
 python -m benchmarks.coordination_rounds --small    # M = 20 and 200, d = 300 and 2000, ten seeds
 python -m benchmarks.coordination_rounds --parts    # corrective without one part or the other
 
-The constants of corrective were tuned on seeds 0 to 4, for M = 20 on 30 to 44 besides, and on gradients of real clients.
+The constants of corrective were tuned on seeds 0 to 4, for M = 20 on 30 to 44 besides, and on gradients of real
+clients.
 """
 
 import argparse

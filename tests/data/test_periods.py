@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from coreplay.data import Clients, DataWarning, Periods, load
 from coreplay.data.clients import limited, partition
 from coreplay.data.periods import DAY, cut_by_order, cut_by_time, last_of_each
+from coreplay.data.store import save
 from coreplay.errors import InputError
 from tests.data.shared import needs_shared_data, real
 
@@ -121,9 +122,10 @@ def test_a_hash_of_the_text_splits_when_nothing_else_can(tmp_path):
         ({"columns": {"client": ""}}, "clients come from a column, and there is none"),
         ({"duplicates": "drop"}, "duplicates must be"),
         ({"labels": ["a"]}, "labels need a label column"),
-        ({"labels": []}, "labels must be a list of at least one text"),
-        ({"labels": "a"}, "labels must be a list of at least one text"),
-        ({"labels": [1]}, "labels must be a list of at least one text"),
+        ({"labels": []}, "labels must be a list of at least one label"),
+        ({"labels": "a"}, "labels must be a list of at least one label"),
+        ({"labels": 1}, "labels must be a list of at least one label"),
+        ({"labels": [["a"]]}, "labels must be a list of at least one label"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, options, message):
@@ -136,8 +138,8 @@ def test_rows_of_some_labels_only(tmp_path):
     labels = ["red", "blue", None, 3, "red", "green", "blue", "red"]
     rows = [{"client_id": f"c{k % 2}", "text": str(k), "period": 0, "label": one} for k, one in enumerate(labels)]
     path = file(tmp_path, rows)
-    with pytest.warns(DataWarning, match="4 of 8 rows have other labels: left out"):
-        stream = load("files", path=path, labels=["red", "3"], periods={"test": 0})
+    with pytest.warns(DataWarning, match="4 of 8 rows have none of these labels: left out"):
+        stream = load("files", path=path, labels=["red", 3], periods={"test": 0})
     assert sorted(zip(stream.of_period(0).texts, stream.of_period(0).labels, strict=True)) == [
         ("0", "red"), ("3", "3"), ("4", "red"), ("7", "red")
     ]  # fmt: skip
@@ -148,6 +150,35 @@ def test_rows_of_some_labels_only(tmp_path):
     rows[4]["period"] = -1
     with pytest.raises(InputError, match=r"\.jsonl:5: column 'period' is -1"):  # lines are counted in the whole file
         load("files", path=file(tmp_path, rows), labels=["red"])
+
+
+def test_labels_do_not_move_periods(tmp_path):
+    rows = [
+        {"client_id": "a", "text": str(k), "timestamp": k * DAY, "label": "early" if k < 40 else "late"}
+        for k in range(80)
+    ]
+    path, periods = file(tmp_path, rows), {"days": 20, "number": 4, "test": 0}
+    with pytest.warns(DataWarning, match="left out"):
+        late = load("files", path=path, labels=["late"], periods=periods)
+    assert late.counts("train").tolist() == [[0, 0, 20, 20]]
+    save(load("files", path=path, periods=periods), tmp_path / "saved.parquet")
+    with pytest.warns(DataWarning, match="left out"):
+        early = load("files", path=tmp_path / "saved.parquet", labels=["early"])
+    assert early.counts("train").tolist() == [[20, 20, 0, 0]]
+    with pytest.raises(InputError, match="labels must be a list of at least one label"):
+        load("files", path=tmp_path / "saved.parquet", labels=[])
+    many = file(tmp_path, [row | {"label": k} for k, row in enumerate(rows)])
+    with pytest.raises(InputError, match="unknown label 'x': it is none of 80, such as '0'"):
+        load("files", path=many, labels=["x"])
+
+
+def test_rows_of_some_labels_are_dealt_out(tmp_path):
+    path = file(tmp_path, [{"text": str(k), "period": 0, "label": "ab"[k % 2]} for k in range(80)])
+    with pytest.warns(DataWarning, match="40 of 80 rows"):
+        stream = load("files", path=path, labels=["a"], clients={"by": "iid", "number": 4}, periods={"test": 0})
+    assert stream.counts("train").sum(axis=1).tolist() == [10, 10, 10, 10]
+    with pytest.raises(InputError, match="labels_each must be at most the number of labels: got 2, and there are 1"):
+        load("files", path=path, labels=["a"], clients={"by": "pathological", "number": 4})
 
 
 LABELS = [f"l{k % 10}" for k in range(4000)]

@@ -18,6 +18,7 @@ from coreplay.errors import InputError, unknown
 
 Ints = NDArray[np.int64]
 DUPLICATES = ("skip", "keep")
+SHOWN = 20  # labels that an error lists
 
 
 def assemble(
@@ -25,9 +26,9 @@ def assemble(
     periods: Periods | Mapping[str, Any] | None = None,
     clients: Clients | Mapping[str, Any] | None = None,
     duplicates: str = "skip",
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str | int] | None = None,
 ) -> FederatedStream:
-    """Make a stream of raw columns, or of those rows only that have one of these `labels`.
+    """Make a stream of raw columns, or of those rows that have one of these `labels`; periods are those of all rows.
 
     Rows without text are skipped, and so are rows that repeat another in every column, time included (without a time,
     to say a thing twice is no mistake); both are counted in the notes.
@@ -35,9 +36,7 @@ def assemble(
     when, who = Periods.of(periods), Clients.of(clients)
     if duplicates not in DUPLICATES:
         raise InputError(f"duplicates must be 'skip' or 'keep': got {duplicates!r}")
-    raw, other = (raw, []) if labels is None else _labelled(raw, labels)
     raw, notes = _cleaned(raw, duplicates)
-    notes = other + notes
     if who.by == "column" and "client" not in raw:
         raise InputError("clients come from a column, and there is none: name it, or deal rows with clients by label")
     if who.by not in ("column", "iid") and "label" not in raw:
@@ -48,6 +47,9 @@ def assemble(
         if nan:
             raise raw.error(nan[0], "label", "it must not be NaN; leave it empty")
     label = [None if value is None else str(value) for value in raw.columns["label"]] if "label" in raw else None
+    wanted = np.ones(len(raw), dtype=bool) if labels is None else _wanted(label, labels)
+    if not wanted.all():
+        notes.append(f"{int((~wanted).sum())} of {len(raw)} rows have none of these labels: left out")
     seconds = unix_seconds(raw) if "timestamp" in raw else None
     cut = _cut(raw, when, seconds)
     test = _tests(raw, when, cut, seconds, texts)
@@ -59,10 +61,10 @@ def assemble(
                 f"{len(odd)} client ids look like paths, first {odd[0]!r}: kept; ids are never used as file names"
             )
     else:
-        client = partition(label or [None] * len(texts), who)
-    outside = np.flatnonzero(cut.period < 0)
+        client = _dealt(label or [None] * len(texts), wanted, who)
+    outside = np.flatnonzero((cut.period < 0) & wanted)
     notes += counted("a time outside all periods", [raw.where(int(k)) for k in outside], "left out")
-    inside = np.flatnonzero(cut.period >= 0)
+    inside = np.flatnonzero((cut.period >= 0) & wanted)
     if not len(inside):
         raise InputError(f"no row lies in any period: {when}")
     kept, more = limited([client[k] for k in inside], cut.period[inside], test[inside], who)
@@ -81,19 +83,31 @@ def assemble(
     )
 
 
-def _labelled(raw: Raw, labels: Sequence[str]) -> tuple[Raw, list[str]]:
-    """Leave out rows of other labels."""
-    if isinstance(labels, str) or not labels or not all(isinstance(one, str) for one in labels):
-        raise InputError(f"labels must be a list of at least one text, such as ['music']: got {labels!r}")
-    if "label" not in raw:
-        raise InputError("labels need a label column: name one with columns={'label': ...}")
-    have = [None if value is None else str(value) for value in raw.columns["label"]]
+def _wanted(have: Sequence[str | None] | None, labels: Sequence[str | int]) -> NDArray[np.bool_]:
+    """Return which rows have one of the labels."""
+    fits = isinstance(labels, list | tuple) and all(
+        isinstance(one, str | int) and not isinstance(one, bool) for one in labels
+    )
+    if not fits or not labels:
+        raise InputError(f'labels must be a list of at least one label, such as ["music", "news"]: got {labels!r}')
+    if have is None:
+        raise InputError("labels need a label column: name one with columns={'label': ...} or --label")
     known = {value for value in have if value is not None}
-    for one in labels:
-        if one not in known:
-            raise unknown("label", one, known)
-    kept = [k for k, value in enumerate(have) if value in labels]
-    return raw.rows(kept), [f"{len(have) - len(kept)} of {len(have)} rows have other labels: left out"]
+    chosen = {str(one) for one in labels}
+    for one in sorted(chosen - known):
+        if len(known) > SHOWN:
+            raise InputError(f"unknown label {one!r}: it is none of {len(known)}, such as {min(known)!r}")
+        raise unknown("label", one, known)
+    return np.array([value in chosen for value in have])
+
+
+def _dealt(labels: Sequence[str | None], wanted: NDArray[np.bool_], rule: Clients) -> list[str]:
+    """Deal the wanted rows out; the others belong to nobody."""
+    rows = np.flatnonzero(wanted).tolist()
+    client = [""] * len(labels)
+    for row, name in zip(rows, partition([labels[row] for row in rows], rule), strict=True):
+        client[row] = name
+    return client
 
 
 def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:

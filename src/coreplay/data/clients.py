@@ -79,6 +79,11 @@ def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
     n = rule.number
     if len(labels) < n:
         raise InputError(f"number of clients must be at most the number of rows: got {n} for {len(labels)} rows")
+    kinds = len(set(labels))
+    if rule.by == "pathological" and rule.labels_each > kinds:
+        raise InputError(
+            f"labels_each must be at most the number of labels: got {rule.labels_each}, and there are {kinds}"
+        )
     seed = int(generator(rule.seed, "partition").integers(2**31))
     if rule.by == "iid":
         partitioner: Any = IidPartitioner(n)

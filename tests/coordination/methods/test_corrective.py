@@ -85,7 +85,9 @@ def test_clients_that_all_can_turn_the_same_way_do_not_overshoot(seed):
     clients = [rng.normal(0.3, 0.7, size=(19, 3)) @ shared + rng.normal(size=(19, 400)) / 20 for _ in range(75)]
     alone = coordinate(clients, 5, rounds=0).objective
     assert coordinate(clients, 5, rounds=1).objective < 0.8 * alone
-    assert coordinate(clients, 5, rounds=4).objective < 0.6 * alone
+    after_four, after_sixteen = (coordinate(clients, 5, rounds=rounds).objective for rounds in (4, 16))
+    assert after_four < 0.8 * alone
+    assert after_sixteen < 0.5 * after_four
 
 
 def test_kappa_falls_after_a_good_round_and_rises_after_one_that_overshot():
@@ -97,6 +99,17 @@ def test_kappa_falls_after_a_good_round_and_rises_after_one_that_overshot():
     longer = method.steer([np.float32([3, 0]), np.float32([-4, 0])], 85, said)
     assert shorter.numbers["kappa"] == pytest.approx(8.5 * 0.75)
     assert longer.numbers["kappa"] == pytest.approx(8.5 / 0.75)
+    joined = method.steer([np.float32([3, 0]), np.float32([2, 1])], 210, said)
+    assert joined.numbers["kappa"] == pytest.approx(14 * 0.75), "more clients, more caution"
+
+
+def test_kappa_stays_within_limits():
+    method, sums, said = make_method("corrective", fall=0.01), [np.float32([1, 0])], None
+    for round in range(200):
+        told = method.steer(sums, 85, said)
+        assert 1 <= told.numbers["kappa"] <= 85
+        said = Broadcast("r", 0, round, False, 85, told.vector, {}, told.weights, told.numbers)
+        sums = [*sums, sums[-1] * np.float32(-1.2)]
 
 
 def test_who_gains_more_than_a_share_takes_it_as_often_as_makes_it_the_share():

@@ -20,17 +20,19 @@ it V is steep: a small error in y is a large one in V(y). The full step is a cut
 oscillates; the damped one settles. And the answers are selections already, so nothing is lost by rounding at the end.
 
 How far is too far depends on what clients have in common, which nobody knows before they have moved. So the first step
-is a cautious one for M clients, and then κ follows what the sums show: it falls where the answers to the last broadcast
-were about as short as what had been sent, or shorter, and rises where they overshot:
+is a cautious one for M clients, and then κ follows what the sums show: it rises where the answers to the last broadcast
+overshot those before, and else falls:
 
     κ_1 = M / √(M + 15),  about √M,     t = 0.15 κ_1,
-    κ ← 0.75 κ  if ‖V_k‖² <= 1.1 ‖y‖²,  else  κ / 0.75;     never below 1.
+    κ ← κ / 0.75  if ‖V_k‖² > 1.1 ‖V_{k−1}‖²,  else  0.75 κ;     from 1 to 10 κ_1, and in proportion where κ_1 grows.
 
 Where all clients have a direction in common, all would turn at once whatever κ is. So nobody corrects more than a fair
 share of y: a client whose reply gains ⟨y, G(x̄ − x)⟩ > ‖y‖² / M takes it with the probability that makes that its share
-in the mean, and else stays with its last answer. Then Σ ⟨y, G(x̄ − x)⟩ <= ‖y‖² in the mean: along y nobody overshoots.
+in the mean, and else stays with its last answer; one that has none yet takes it. In the first round, where x̄ is the
+last answer, the sum of all gains is then at most ‖y‖² in the mean: along y nobody overshoots.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,7 +51,8 @@ from coreplay.selection.swaps import polish, search, top
 Floats = NDArray[np.float64]
 
 FEW = 15  # with about so many clients or fewer, κ starts below √M
-OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of what was sent
+OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of the sum before
+LIMIT = 10.0  # κ / κ_1 at most
 
 
 @coordination_method("corrective")
@@ -101,26 +104,29 @@ class Corrective(Method):
         x = _indicator(chosen, pool.size)
         gain, share = float(prices @ (own - x)), norm(broadcast.vector) ** 2 / broadcast.clients
         stays = gain > share and rng.random() * gain >= share
-        return past.last if stays and past.last.any() else x
+        return past.last.copy() if stays and past.last.any() else x
 
     def steer(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> Steering:
         """Find the best mixture of the rounds' sums and move towards it."""
         gram = products(sums)
-        first = max(1.0, self.caution * clients / (clients + FEW) ** 0.5)
+        first = self._first(clients)
         weights, relaxed = least_mixture(gram)
         kappa = first
         if previous is not None:
-            sent = np.append(previous.weights, 0.0)
             damping = self.damping * first
-            weights = (weights + damping * sent) / (1.0 + damping)
-            overshot = gram[-1, -1] > OVERSHOT * (sent @ gram @ sent)
-            kappa = max(1.0, previous.numbers["kappa"] * (1.0 / self.fall if overshot else self.fall))
+            weights = (weights + damping * np.append(previous.weights, 0.0)) / (1.0 + damping)
+            overshot = gram[-1, -1] > OVERSHOT * gram[-2, -2]
+            before = previous.numbers["kappa"] * first / self._first(previous.clients)
+            kappa = min(max(1.0, before / self.fall if overshot else before * self.fall), LIMIT * first)
         return Steering(
             vector=mixture(sums, weights),
             relaxed=relaxed,
             weights=tuple(weights.tolist()),
             numbers={"kappa": kappa},
         )
+
+    def _first(self, clients: int) -> float:
+        return max(1.0, self.caution * clients / math.sqrt(clients + FEW))
 
 
 def least_mixture(gram: Floats) -> tuple[Floats, float]:

@@ -24,14 +24,14 @@ def files(
     periods: Periods | Mapping[str, Any] | None = None,
     clients: Clients | Mapping[str, Any] | None = None,
     duplicates: str = "skip",
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str | int] | None = None,
     longest_line: int = LONGEST,
 ) -> FederatedStream:
     """Read JSON lines, CSV or Parquet, plain or gzipped, with a column mapping."""
     if not isinstance(path, str | Path | Sequence):
         raise InputError(f"path must be the name of a file, or several: got {path!r}")
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
-    if len(paths) == 1 and not (columns or periods or clients or labels) and is_saved(paths[0]):
+    if len(paths) == 1 and not (columns or periods or clients) and labels is None and is_saved(paths[0]):
         return load_saved(paths[0])
     who = Clients.of(clients)
     roles = Columns.of(columns)

@@ -25,7 +25,7 @@ def huggingface(
     periods: Periods | Mapping[str, Any] | None = None,
     clients: Clients | Mapping[str, Any] | None = None,
     duplicates: str = "skip",
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str | int] | None = None,
 ) -> FederatedStream:
     """Take a Hugging Face data set by name or by path, with a column mapping."""
     import datasets
