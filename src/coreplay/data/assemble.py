@@ -131,7 +131,8 @@ def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
     kept = [k for k in range(len(raw)) if k not in empty and k not in twice]
     if not kept:
         raise InputError(f"{raw.where(0)}: no row has a text")
-    return raw.rows(kept), notes
+    columns = {role: [values[k] for k in kept] for role, values in raw.columns.items()}
+    return Raw(columns, lambda k: raw.where(kept[k]), raw.names), notes
 
 
 def _texts(raw: Raw) -> list[str]:

@@ -73,11 +73,6 @@ class Raw:
     def __contains__(self, role: str) -> bool:
         return role in self.columns
 
-    def rows(self, kept: list[int]) -> "Raw":
-        """Return these rows alone; each still knows where it came from."""
-        columns = {role: [values[k] for k in kept] for role, values in self.columns.items()}
-        return Raw(columns, lambda k: self.where(kept[k]), self.names)
-
     def check(self, role: str, fits: Callable[[Any], bool], problem: str) -> None:
         """Raise the error for the first value that does not fit; types are looked at first, which is fast."""
         values = self.columns[role]

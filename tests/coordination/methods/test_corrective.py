@@ -78,6 +78,13 @@ def test_four_rounds_beat_eight_of_the_paper_and_sixteen_come_near_the_bound():
     assert ours[1] < 1.3 * lower
 
 
+def test_with_a_thousand_clients_one_round_beats_four_of_the_paper_and_four_its_sixteen():
+    clients = draw_clients(CoordinationStudy(clients=1000))
+    for ours, papers in ((1, 4), (4, 16)):
+        theirs = coordinate(clients, 5, "alternating", rounds=papers).objective
+        assert coordinate(clients, 5, rounds=ours).objective < 0.95 * theirs
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_clients_that_all_can_turn_the_same_way_do_not_overshoot(seed):
     rng = np.random.default_rng(seed)
