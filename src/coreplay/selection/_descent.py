@@ -42,8 +42,8 @@ def times(K: Floats, removed: Floats, d: Floats) -> Floats:
 
 
 @njit(cache=True)
-def _line_search(K: Floats, removed: Floats, x: Floats, g: Floats, target: Floats) -> float:
-    """Move x and g in place to the best point between x and `target`; return the curvature on the way."""
+def _line_search(K: Floats, removed: Floats, x: Floats, g: Floats, target: Floats) -> tuple[bool, float]:
+    """Move x and g in place to the best point between x and `target`; return whether it is downhill, and how curved."""
     n = x.size
     d = target - x
     slope, length = 0.0, 0.0
@@ -51,7 +51,7 @@ def _line_search(K: Floats, removed: Floats, x: Floats, g: Floats, target: Float
         slope += g[i] * d[i]
         length += d[i] * d[i]
     if slope >= 0.0:
-        return 0.0
+        return False, 0.0
     q = times(K, removed, d)
     curvature = 0.0
     for i in range(n):
@@ -60,7 +60,7 @@ def _line_search(K: Floats, removed: Floats, x: Floats, g: Floats, target: Float
     for i in range(n):
         x[i] = target[i] if t == 1.0 else x[i] + t * d[i]
         g[i] += t * q[i]
-    return curvature / length
+    return True, curvature / length
 
 
 @njit(cache=True)
@@ -143,12 +143,12 @@ def descend(K: Floats, removed: Floats, c: Floats, budget: int, start: Floats, t
         if gap(g, x, budget) <= limit:
             break
         steps += _face(K, removed, x, g, float(budget), 1e-3 * limit * limit / budget, most - steps)
-        curvature = _line_search(K, removed, x, g, project(x - length * g, float(budget)))
+        downhill, curvature = _line_search(K, removed, x, g, project(x - length * g, float(budget)))
         steps += 1
         if curvature > 0.0:
             length = 1.0 / curvature
-        else:
-            length *= 4.0 if curvature < 0.0 else 0.5
+        else:  # flat or bending down: go further next time; not even downhill: the step was too long for its rounding
+            length *= 4.0 if downhill else 0.5
         if steps % 64 < 4:
             g = times(K, removed, x) + c  # sheds the rounding errors of many updates
     return x
