@@ -158,11 +158,11 @@ def test_labels_do_not_move_periods(tmp_path):
         for k in range(80)
     ]
     path, periods = file(tmp_path, rows), {"days": 20, "number": 4, "test": 0}
-    with pytest.warns(DataWarning, match="left out"):
+    with pytest.warns(DataWarning, match="left out"), pytest.warns(DataWarning, match="2 of 4 periods have no row"):
         late = load("files", path=path, labels=["late"], periods=periods)
     assert late.counts("train").tolist() == [[0, 0, 20, 20]]
     save(load("files", path=path, periods=periods), tmp_path / "saved.parquet")
-    with pytest.warns(DataWarning, match="left out"):
+    with pytest.warns(DataWarning, match="left out"), pytest.warns(DataWarning, match="2 of 4 periods have no row"):
         early = load("files", path=tmp_path / "saved.parquet", labels=["early"])
     assert early.counts("train").tolist() == [[20, 20, 0, 0]]
     with pytest.raises(InputError, match="labels must be a list of at least one label"):
@@ -170,6 +170,20 @@ def test_labels_do_not_move_periods(tmp_path):
     many = file(tmp_path, [row | {"label": k} for k, row in enumerate(rows)])
     with pytest.raises(InputError, match="unknown label 'x': it is none of 80, such as '0'"):
         load("files", path=many, labels=["x"])
+
+
+def test_a_saved_stream_of_arrays_takes_no_options(tmp_path):
+    path = tmp_path / "digits.parquet"
+    save(load("digits"), path)
+    for options in ({"labels": ["0"]}, {"clients": {"most": 2}}, {"periods": {"number": 2}}):
+        with pytest.raises(InputError, match=r"digits\.parquet: is a saved stream of arrays, which is used alone"):
+            load("files", path=path, **options)
+
+
+def test_periods_without_rows_are_told(tmp_path):
+    path = file(tmp_path, [{"client_id": "a", "text": str(k), "timestamp": k * DAY} for k in range(3)])
+    with pytest.warns(DataWarning, match="7 of 10 periods have no row"):
+        assert load("files", path=path).periods == 10
 
 
 def test_rows_of_some_labels_are_dealt_out(tmp_path):

@@ -71,6 +71,9 @@ def assemble(
     rows = inside[kept]
     if not len(rows):
         raise InputError(f"the limits leave no client: {'; '.join(more)}")
+    without = cut.periods - len(np.unique(cut.period[rows]))
+    if without:
+        more = [*more, f"{without} of {cut.periods} periods have no row: other options of periods make fewer"]
     return FederatedStream(
         [client[k] for k in rows],
         cut.period[rows],

@@ -49,6 +49,11 @@ def is_saved(path: Path) -> bool:
         return False
 
 
+def holds_arrays(path: Path) -> bool:
+    """Tell whether the samples of a saved stream are arrays, such as images, instead of texts."""
+    return "array" in pq.read_schema(path).names
+
+
 def load_saved(path: Path) -> FederatedStream:
     """Read a stream that `save` wrote."""
     try:

@@ -11,7 +11,7 @@ from coreplay.data.columns import Columns
 from coreplay.data.lines import LONGEST
 from coreplay.data.periods import Periods
 from coreplay.data.readers import read_files
-from coreplay.data.store import is_saved, load_saved
+from coreplay.data.store import holds_arrays, is_saved, load_saved
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError
 
@@ -33,6 +33,12 @@ def files(
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
     if len(paths) == 1 and not (columns or periods or clients) and labels is None and is_saved(paths[0]):
         return load_saved(paths[0])
+    arrays = [one for one in paths if is_saved(one) and holds_arrays(one)]
+    if arrays:
+        raise InputError(
+            f"{arrays[0]}: is a saved stream of arrays, which is used alone and as it is: leave the options out here, "
+            "and choose labels, clients and periods where the stream is made"
+        )
     who = Clients.of(clients)
     roles = Columns.of(columns)
     if who.by != "column" and roles.client == Columns.client:
