@@ -37,6 +37,10 @@ def test_a_folder_is_claimed_only_if_it_holds_nothing_else(tmp_path):
     assert claim(folder, ["a.json"]) is False
     write_json(folder / "a.json", 1)
     assert claim(folder, ["a.json", "b.json"]) is True
+    half = folder / ".writing-0123456789abcdef.png"  # as a kill leaves it
+    half.touch()
+    assert claim(folder, ["a.json", "b.json"]) is True
+    assert not half.exists()
     with pytest.raises(InputError, match=r"holds other files, such as 'a\.json': choose a new or empty folder"):
         claim(folder, ["b.json"])
     with pytest.raises(InputError, match="is a file: choose a folder"):

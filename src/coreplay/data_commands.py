@@ -63,7 +63,9 @@ def make(
     Example: `coreplay data make huggingface -o out.parquet --option path=folder --option 'columns={"client": "user"}'`
     """
     from coreplay.data import load, save
+    from coreplay.data.store import check_output
 
+    check_output(output)
     with _warnings(), _busy(f"making {output}"):
         stream = load(source, **parse_options(option or []))
         save(stream, output)
@@ -93,7 +95,9 @@ def from_git(
     Example: `coreplay data from-git ~/src/linux ~/src/git --days 180 --periods 10 -o stream.parquet`
     """
     from coreplay.data import Clients, Periods, load, save
+    from coreplay.data.store import check_output
 
+    check_output(output)
     rule = Periods(by="time", days=days, number=periods, start=start, test=test)
     with _warnings(), _busy(f"making {output}"):
         limits = Clients(least=least, most=most)
@@ -105,7 +109,7 @@ def from_git(
 @app.command()
 def describe(
     file: Annotated[
-        str, typer.Argument(help="A .jsonl, .csv or .parquet file, also gzipped, or the name of a source.")
+        str, typer.Argument(help="A .jsonl, .jsonl.gz, .csv, .csv.gz or .parquet file, or the name of a source.")
     ],
     client: Annotated[str | None, typer.Option(help="Column of the client.  [default: client_id]")] = None,
     text: Annotated[str | None, typer.Option(help="Column of the text.  [default: text]")] = None,
@@ -117,8 +121,12 @@ def describe(
     days: Days = None,
     periods: Number = None,
     start: Start = None,
-    test: Test = 0.2,
-    least: Least = 1,
+    test: Annotated[
+        float | None, typer.Option(help="Share of a period that tests.  [default: 0.2, or a split column]")
+    ] = None,
+    least: Annotated[
+        int | None, typer.Option(help="Clients with fewer training samples are left out.  [default: 1]")
+    ] = None,
     most: Most = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="Option of the source, as name=value; values may be JSON.")
@@ -149,13 +157,17 @@ def describe(
     source = file
     if file not in sources() and not Path(file).suffix and not Path(file).exists():
         raise unknown("file or source", file, sources())
-    if file not in sources() or file == "files":
-        named = {"client": client, "text": text, "label": label, "timestamp": timestamp, "period": period}
-        columns = {role: column for role, column in (named | {"split": split, "order": order}).items() if column}
-        cut = {"days": days, "number": periods, "start": start, "test": test if test != 0.2 else None}
-        limits = {"least": least if least != 1 else None, "most": most}
+    columns = {"client": client, "text": text, "label": label, "timestamp": timestamp, "period": period}
+    columns |= {"split": split, "order": order}
+    cut = {"days": days, "periods": periods, "start": start, "test": test}
+    limits = {"least": least, "most": most}
+    if file not in sources():
         source = "files"
-        options |= {"path": file} | _given(columns=columns, periods=_given(**cut), clients=_given(**limits))
+        cut = {("number" if name == "periods" else name): value for name, value in cut.items()}
+        options |= {"path": file}
+        options |= _given(columns=_given(**columns), periods=_given(**cut), clients=_given(**limits))
+    elif flags := _given(**columns, **cut, **limits):
+        raise InputError(f"--{next(iter(flags))} is for files: give a source its options with --option name=value")
     with _warnings(), _busy(f"reading {file}"):
         stream = load(source, **options)
     with _busy("measuring"):

@@ -16,6 +16,8 @@ from typing import Any
 
 from coreplay.errors import InputError
 
+_HALF = re.compile(r"\.writing-[0-9a-f]{16}(\..*)?")  # names of files that `replacing` has not finished
+
 
 @contextmanager
 def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
@@ -93,17 +95,22 @@ def disk_full(error: BaseException) -> bool:
 def claim(folder: Path | str, names: Iterable[str]) -> bool:
     """Check before the work that results of these names may go into a folder; return whether earlier ones are there.
 
-    A folder that holds anything else is refused: its content would be mixed up with ours, or lost.
+    A folder that holds anything else is refused: its content would be mixed up with ours, or lost. What `replacing`
+    left when it was killed is removed.
     """
     folder, ours = Path(folder), set(names)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output {str(folder)!r} is a file: choose a folder")
-    found = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    entries = sorted(folder.iterdir()) if folder.exists() else []
+    halves = [entry for entry in entries if _HALF.fullmatch(entry.name)]
+    found = [entry.name for entry in entries if entry not in halves]
     foreign = [name for name in found if name not in ours]
     if foreign:
         raise InputError(
             f"output {str(folder)!r} holds other files, such as {foreign[0]!r}: choose a new or empty folder"
         )
+    for half in halves:
+        half.unlink(missing_ok=True)
     return bool(found)
 
 

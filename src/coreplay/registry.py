@@ -67,15 +67,18 @@ class Registry(Generic[F]):
         """Names with the first line of each docstring, in order of registration."""
         return {name: (inspect.getdoc(f) or "").partition("\n")[0] for name, f in self._known.items()}
 
-    def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Check that each option is a keyword-only parameter of the entry and fits it, and none needed is missing."""
+    def options(self, name: str, given: Mapping[str, Any], *, complete: bool = True) -> dict[str, Any]:
+        """Check that each option is a keyword-only parameter of the entry and fits it, and none needed is missing.
+
+        What is not `complete` yet may lack some.
+        """
         known, kinds = _keywords(self[name]), _annotations(self[name])
         for option, value in given.items():
             if option not in known:
                 raise unknown("option", option, known, of=f" of {self.kind} {name!r}")
             check_kind(option, value, kinds.get(option, Any), f" (an option of {self.kind} {name!r})")
         for option, needed in known.items():
-            if needed and option not in given:
+            if complete and needed and option not in given:
                 raise InputError(f"{self.kind} {name!r} needs the option {option!r}: give it a value")
         return dict(given)
 

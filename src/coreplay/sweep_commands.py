@@ -43,6 +43,7 @@ def sweep(
     from coreplay.experiments.board import Board
     from coreplay.experiments.execution import places
     from coreplay.experiments.sweep import Sweep
+    from coreplay.files import alone_in
 
     if on not in ("local", "ray"):
         raise InputError(f"--on {on!r}: it must be local or ray")
@@ -54,8 +55,9 @@ def sweep(
         return
     with _showing(plan) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
         board = Board(plan.runs, changed)
-        places(board, folder)  # a folder with other runs is refused before its plan is replaced
-        _keep(source, folder)
+        with alone_in(folder):  # a folder with other runs, or at work, is refused before its plan is replaced
+            places(board, folder)
+            _keep(source, folder)
         _carry_out(board, folder, on, processes, lambda: show(board))
     failures = board.failures()
     if as_json:
@@ -107,6 +109,11 @@ def _found(file: Path | None, output: Path | None, resume: bool) -> tuple[Path, 
     from coreplay.experiments.sweep import PLAN
 
     if resume:
+        if file is not None and output is not None:
+            raise InputError(
+                f"--resume goes on with the plan in a folder: leave out {str(file)!r}, or, to change the plan to it, "
+                "--resume"
+            )
         folder = output or file
         if folder is None:
             raise InputError("--resume needs the folder of a sweep: coreplay sweep --resume sweeps/first")

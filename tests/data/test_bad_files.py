@@ -79,11 +79,14 @@ BAD = [
     ("negative period", lambda: changed(731, period=-1), r":731: column 'period' is -1"),
     ("word period", lambda: changed(731, period="one"), r":731: column 'period' is 'one': must be a number"),
     ("huge period", lambda: changed(731, period=10**9), r":731: column 'period'"),
+    ("endless period", lambda: changed(731, period=10**400), r":731: column 'period' .*must be a number"),
     ("split", lambda: changed(731, split="dev"), r":731: column 'split' is 'dev': must be 'train' or 'test'"),
     ("text", lambda: changed(731, text=["a"]), r":731: column 'text' is \['a'\]: must be a string"),
     ("number", lambda: changed(731, text=7), r":731: column 'text' is 7: the text must be a string"),
     ("surrogate", lambda: changed(731, text="\ud800"), r":731: column 'text' .*surrogate"),
     ("client", lambda: changed(731, client_id=None), r":731: column 'client_id' is None: the client must be"),
+    ("surrogate client", lambda: changed(731, client_id="a\ud800"), r":731: column 'client_id' .*surrogate"),
+    ("surrogate label", lambda: changed(731, label="a\ud800"), r":731: column 'label' .*surrogate"),
     ("empty client", lambda: changed(731, client_id=""), r":731: column 'client_id' is ''"),
 ]
 
@@ -215,3 +218,51 @@ def test_bad_parquet_is_named(tmp_path):
         load("files", path=path)
     with pytest.raises(InputError, match=r"p\.parquet: unknown column 'user'"):
         load("files", path=path, columns={"client": "user"})
+
+
+def test_an_empty_label_of_a_csv_file_is_none(tmp_path):
+    (tmp_path / "a.csv").write_text("client_id,period,text,label\na,0,one,x\na,0,two,\n")
+    stream = load("files", path=tmp_path / "a.csv", periods={"test": 0})
+    assert stream.label_names == ("x",)
+    assert sorted(stream.label.tolist()) == [-1, 0]
+
+
+def test_long_texts_may_be_in_csv_files(tmp_path):
+    (tmp_path / "a.csv").write_text(f"client_id,period,text\na,0,{'x' * 200_000}\n")
+    assert len(load("files", path=tmp_path / "a.csv", periods={"test": 0})) == 1
+
+
+def test_gzipped_parquet_is_refused_by_name(tmp_path):
+    (tmp_path / "a.parquet.gz").write_bytes(b"")
+    with pytest.raises(InputError, match=r"unknown kind of file '\.parquet\.gz': use one of .*; all but \.parquet"):
+        load("files", path=tmp_path / "a.parquet.gz")
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ("files", {"path": [1]}, "path must be the name of a file, or several"),
+        ("files", {"path": 5}, "path must be the name of a file, or several"),
+        ("git", {"repositories": 5}, "repositories must name at least one git repository: got 5"),
+        ("git", {"repositories": [5]}, "repositories must name at least one"),
+        ("git", {"repositories": ".", "words": 5}, "words must be the fewest and the most words"),
+        ("git", {"repositories": ".", "words": [2]}, "words must be the fewest and the most words"),
+        ("git", {"repositories": ".", "salt": ""}, "salt is empty"),
+        ("synthetic", {"drift": float("inf")}, "drift = inf"),
+        ("synthetic", {"spread": 1e6}, "spread = 1000000.0"),
+        ("digits", {"alpha": float("inf")}, "alpha=inf"),
+        (
+            "files",
+            {"path": "x.jsonl", "clients": {"by": "dirichlet", "alpha": float("inf")}},
+            "alpha must be above 0 and",
+        ),
+        ("files", {"path": "x.jsonl", "clients": {"least": -3}}, "least must be at least 0: got -3"),
+    ],
+)
+def test_wrong_options_are_named(source, options, words):
+    with pytest.raises(InputError, match=words):
+        load(source, **options)
+
+
+def test_a_walk_that_goes_far_overflows_nothing():
+    assert len(load("synthetic", clients=2, periods=3, drift=1000.0, samples=4)) > 0

@@ -118,6 +118,11 @@ def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path, corep
     assert wrong.returncode == 2
     assert "log.csv:2: unknown column 'client_id'" in wrong.stderr
     assert coreplay("data", "describe", tmp_path / "log.csv", *named, "--figure", "x.gif").returncode == 2
+    dropped = coreplay("data", "describe", "synthetic", "--periods", "3")
+    assert dropped.returncode == 2
+    assert "--periods is for files: give a source its options with --option name=value" in dropped.stderr
+    early = coreplay("data", "make", "files", "-o", tmp_path / "x.csv", "--option", "path=nowhere.jsonl")
+    assert "has suffix '.csv': use .parquet" in early.stderr  # said before anything is read
     assert "did you mean 'synthetic'?" in coreplay("data", "describe", "syntetic").stderr
     missing = coreplay("data", "make", "files", "-o", tmp_path / "s.parquet")
     assert missing.returncode == 2

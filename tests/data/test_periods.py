@@ -180,6 +180,40 @@ def test_a_saved_stream_of_arrays_takes_no_options(tmp_path):
             load("files", path=path, **options)
 
 
+def test_a_split_column_counts_however_periods_are_made(tmp_path):
+    rows = [
+        {"client_id": "a", "text": str(k), "timestamp": k * DAY, "n": k, "split": ("train", "test")[k % 2]}
+        for k in range(8)
+    ]
+    path = file(tmp_path, rows)
+    for periods in ({"days": 8, "number": 1}, {"number": 2}, {"by": "order", "number": 2}):
+        stream = load("files", path=path, columns={"order": "n"} if "by" in periods else None, periods=periods)
+        assert int(stream.test.sum()) == 4
+    for periods, tests in (
+        ({"number": 1, "test": 0}, 0),
+        ({"number": 1, "test": 0.25}, 2),
+    ):  # a named share counts more
+        assert int(load("files", path=path, periods=periods).test.sum()) == tests
+
+
+def test_labels_that_no_client_is_given_are_left_out_and_told(tmp_path):
+    path = file(tmp_path, [{"text": str(k), "period": 0, "label": f"l{k % 10}"} for k in range(100)])
+    clients = {"by": "pathological", "number": 2, "labels_each": 2}
+    with pytest.warns(DataWarning, match="rows have labels that no client was given: left out"):
+        stream = load("files", path=path, clients=clients, periods={"test": 0})
+    assert len(stream.clients) == 2
+    assert len(stream) == 10 * len(set(stream.label.tolist())) <= 40
+    rare = file(tmp_path, [{"text": str(k), "period": 0, "label": "ab"[k == 0]} for k in range(9)])
+    with pytest.raises(InputError, match="clients by pathological can't be dealt out"):
+        load("files", path=rare, clients={"by": "pathological", "number": 6, "labels_each": 1})
+
+
+def test_too_many_periods_are_refused_by_name():
+    for number in (0, 100_001, 10**13):
+        with pytest.raises(InputError, match=f"number of periods must be from 1 to 100000: got {number}"):
+            Periods(number=number)
+
+
 def test_periods_without_rows_are_told(tmp_path):
     path = file(tmp_path, [{"client_id": "a", "text": str(k), "timestamp": k * DAY} for k in range(3)])
     with pytest.warns(DataWarning, match="7 of 10 periods have no row"):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,19 @@ def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing()
         ),
         ({"strategies": [{"strategy": "corrective", "rounds": 1}], "grid": {"replay.rounds": [4]}}, "name it once"),
         ({"strategies": ["polished"], "grid": {"replay.strategy": ["exact"]}}, "name it once"),
-        ({"strategies": ["none"], "budgets": [0], "run": {"replay": {"bugdet": 3}}}, "bugdet"),
+        ({"strategies": ["none"], "budgets": [1], "run": {"replay": {"bugdet": 3}}}, "bugdet"),
+        ({"strategies": ["none"], "budgets": [0]}, "budgets.0 = 0: input should be greater than or equal to 1"),
+        ({"strategies": ["none"], "budgets": ["7"]}, "budgets.0 = '7'"),
+        ({"strategies": ["none"], "seeds": [True]}, "seeds.0 = True"),
+        ({"strategies": [3]}, "strategies holds 3: they must be names, or tables"),
+        (
+            {"strategies": ["none"], "grid": {"federated": {"learning_rate": [0.1]}}},
+            'grid.federated is a table: write names with dots in quotes, "federated.learning_rate" = [...]',
+        ),
+        ({"strategies": ["none"], "run": {"stream": {"source": "syntetic"}}}, "did you mean 'synthetic'"),
+        ({"strategies": ["none"], "run": {"stream": {"options": {"client": 3}}}}, "did you mean 'clients'"),
+        ({"strategies": ["none"], "run": {"task": {"name": "masked"}}}, "unknown task 'masked'"),
+        ({"strategies": ["none"], "run": {"engine": {"name": "locl"}}}, "did you mean 'local'"),
     ],
 )
 def test_a_wrong_plan_is_refused_before_any_work(data, words):
@@ -152,7 +165,7 @@ def test_a_failed_run_is_shown_and_stops_nobody(tmp_path):
     plan = {
         "strategies": ["none", "naive_uniform"],
         "grid": {"federated.learning_rate": [1e30, 0.1]},
-        "run": TINY | {"federated": {"rounds": 1, "clip": None}},
+        "run": TINY | {"federated": {"rounds": 1, "clip": 0}},
     }
     board = Board(Sweep.make(plan).runs)
     carry_out(board, tmp_path)
@@ -198,6 +211,34 @@ def test_a_folder_has_one_sweep_at_a_time(whole):
     plan, folder, _ = whole
     with alone_in(folder), pytest.raises(InputError, match="another process is at work"):
         carry_out(Board(Sweep.make(plan).runs), folder)
+
+
+def test_a_second_sweep_leaves_the_plan_of_the_first_alone(tmp_path):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep/sweep.toml").write_text("# the first plan")
+    (tmp_path / "other.toml").write_text('strategies = ["none"]\n[run]\npreset = "small"\n')
+    command = [sys.executable, "-m", "coreplay", "sweep", str(tmp_path / "other.toml"), "-o", str(tmp_path / "sweep")]
+    with alone_in(tmp_path / "sweep"):
+        shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.returncode == 2
+    assert "another process is at work" in shown.stderr
+    assert (tmp_path / "sweep/sweep.toml").read_text() == "# the first plan"
+    shown = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 2
+    assert "--resume goes on with the plan in a folder: leave out" in shown.stderr
+
+
+def test_budgets_count_though_the_run_has_a_share():
+    plan = {"strategies": ["polished"], "budgets": [5, 20], "run": {"preset": "small", "replay": {"share": 0.1}}}
+    assert [planned.name for planned in Sweep.make(plan).runs] == ["polished-5-seed0", "polished-20-seed0"]
+
+
+def test_dates_may_be_values():
+    days = [date(2023, 11, 15), date(2023, 11, 16)]
+    run = {"stream": {"source": "files", "options": {"path": "x.jsonl", "periods": {"start": days[0]}}}}
+    sweep = Sweep.make({"strategies": ["none"], "run": run, "grid": {"stream.options.periods": [{"start": days[1]}]}})
+    assert len({planned.first for planned in sweep.runs}) == len(sweep.runs) == 1
+    assert sweep.runs[0].config.stream.options["periods"] == {"start": days[1]}
 
 
 def test_a_file_in_the_place_of_the_folder_is_said(tmp_path):

@@ -1,6 +1,7 @@
 """Configurations: written, read, changed, refused."""
 
 import tomllib
+from datetime import date
 
 import numpy as np
 import pytest
@@ -66,6 +67,12 @@ def test_changes_by_dotted_name_change_a_preset():
         ("[replay]\nstrategy = 'none'\noptions = { x = 1 }", "unknown option 'x' of strategy 'none'"),
         ("[replay]\nstrategy = 'exact'\noptions = { timelimit = 1 }", "did you mean 'time_limit'"),
         ("[replay.budgets]\nann = 0", "budget of client 'ann'"),
+        ("[stream]\nsource = 'syntetic'", "did you mean 'synthetic'"),
+        ("[stream]\noptions = { client = 3 }", "did you mean 'clients'"),
+        ("[stream]\nsource = 'files'", "source 'files' needs the option 'path'"),
+        ("[task]\nname = 'masked'", "unknown task 'masked'"),
+        ("[task]\noptions = { layer = 3 }", "did you mean 'layers'"),
+        ("[engine]\nname = 'locl'", "did you mean 'local'"),
         ("preset = 'smal'", "did you mean 'small'"),
         ("seed = [", "not valid TOML"),
     ],
@@ -74,6 +81,15 @@ def test_wrong_configurations_are_explained(text, words, tmp_path):
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(InputError, match=words):
         Config.load(tmp_path / "run.toml")
+
+
+def test_dates_and_missing_options_survive_a_file(tmp_path):
+    options = {"path": "x.jsonl", "periods": {"start": date(2023, 11, 15)}, "labels": None}
+    config = Config.make({"stream": {"source": "files", "options": options}, "federated": {"clip": 0}})
+    (tmp_path / "run.toml").write_text(config.toml())
+    found = Config.load(tmp_path / "run.toml")
+    assert found.stream.options == {"path": "x.jsonl", "periods": {"start": date(2023, 11, 15)}}
+    assert found.federated.clip == 0
 
 
 def test_what_else_fails_in_a_selector_of_ones_own_is_not_the_configurations_fault():

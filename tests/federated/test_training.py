@@ -103,7 +103,7 @@ def reference(task, samples, config, client, round, mu=0.0):
     ("changes", "algorithm", "mu"),
     [
         ({}, "fedavg", 0.0),
-        ({"epochs": 2, "momentum": 0.9, "weight_decay": 0.01, "clip": None, "learning_rate": 0.01}, "fedavg", 0.0),
+        ({"epochs": 2, "momentum": 0.9, "weight_decay": 0.01, "clip": 0, "learning_rate": 0.01}, "fedavg", 0.0),
         ({"optimizer": "adamw", "learning_rate": 0.003, "clip": 0.5}, "fedavg", 0.0),
         ({"epochs": 2}, "fedprox", 0.3),
     ],
@@ -136,7 +136,7 @@ def test_random_states_and_repeats(task, stream):
 
 
 def test_divergence_is_named(task, stream):
-    config = Config.make({"federated": {"learning_rate": 1e30, "clip": None, "epochs": 5}}).federated
+    config = Config.make({"federated": {"learning_rate": 1e30, "clip": 0, "epochs": 5}}).federated
     samples, flat, made = stream.samples(stream.clients[0], 0), FlatModel(task.model(0)), make_algorithm("fedavg")
     with pytest.raises(InputError, match=r"client 'c'.*lower federated\.learning_rate"):
         train(flat, task, samples, made, config, seed=0, client="c", period=0, round=0)

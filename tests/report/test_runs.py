@@ -187,7 +187,8 @@ def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):
     assert len(found) == 1
     assert [text.partition(" failed: ")[2] for text in left] == ["InputError: no such file"] * 2
     states = {listed.name: (listed.state, listed.problem) for listed in list_runs(tmp_path)}
-    assert states == {"a": ("finished", ""), "b": ("failed", "InputError: no such file")}
+    failed = ("failed", "InputError: no such file")
+    assert states == {"a": ("finished", ""), "b": failed, "c": failed}
 
 
 def test_runs_of_a_plan_that_have_not_begun_are_said(runs, tmp_path):

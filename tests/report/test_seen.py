@@ -1,5 +1,6 @@
 """The sentence follows from the numbers of each seed."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from coreplay.federated import Config, Run
 from coreplay.report.gather import Finished
 from coreplay.report.groups import grouped
+from coreplay.report.results import by_test_period
 from coreplay.report.seen import diverged, seen
 from coreplay.report.tables import results
 from coreplay.tasks import PeriodMatrix
@@ -61,6 +63,31 @@ def test_strategies_are_compared_on_the_seeds_that_all_have():
 def test_a_run_that_diverged_is_named():
     group = made({"none": [100, 100], "polished": [70, np.inf]})
     assert diverged(group) == "Diverged, and not in the means: polished (budget 20, seed 1)."
+
+
+def test_nothing_is_relative_to_what_diverged():
+    group = made({"none": [np.inf, 100], "polished": [70, 110]})
+    rows = {record["strategy"]: record for record in results(group).records}
+    assert rows["polished"]["relative_change"] == pytest.approx(0.1)
+    assert "`polished` does not help" in seen(group)
+
+
+def test_an_accuracy_of_zero_is_no_base():
+    def accuracy(strategy, right):
+        config = Config.make({"replay": {"strategy": strategy}})
+        matrix = PeriodMatrix(np.array([right, right]), np.ones((2, 2)), False, False)
+        return Finished(Run(Path(), {"metric": "accuracy", "seconds": {}}, matrix), config, {}, (), ())
+
+    nothing = grouped([accuracy("none", [0.0, 0.0]), accuracy("polished", [0.5, 0.7])])[0]
+    assert "`polished` helps in the one seed" in seen(nothing)
+    assert nothing.changes(nothing.at("polished", "20")) == {}
+    half = grouped([accuracy("none", [0.0, 0.9]), accuracy("polished", [0.5, 0.9])])[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = by_test_period(half)
+    assert "A period on which no replay gets 0 has no point" in figure.reading
+    same = next(panel for panel in figure.panels if "same" in panel.choice["relative to"])
+    assert [series.x for series in same.chart.series if series.label == "polished"] == [(2,)]
 
 
 def test_without_anything_to_compare_with_there_is_only_the_caution():

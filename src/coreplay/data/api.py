@@ -4,7 +4,7 @@ A source is a function of keyword options that returns a `FederatedStream`, regi
 own in `coreplay.data.kinds`, or in any module of yours.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from coreplay.data.notes import warn
@@ -21,9 +21,14 @@ def sources() -> dict[str, str]:
     """Return the names of all sources with a one-line description of each.
 
     >>> sources()["files"]
-    'Read JSON lines, CSV or Parquet, plain or gzipped, with a column mapping.'
+    'Read JSON lines or CSV, plain or gzipped, or Parquet, with a column mapping.'
     """
     return _registry.descriptions()
+
+
+def check_source(name: str, options: Mapping[str, Any], *, complete: bool = True) -> None:
+    """Refuse a source or options of one that are not known; if `complete`, also that one it needs is missing."""
+    _registry.options(name, options, complete=complete)
 
 
 def load(name: str, **options: Any) -> FederatedStream:
@@ -32,6 +37,7 @@ def load(name: str, **options: Any) -> FederatedStream:
     >>> load("synthetic", clients=3, periods=2, seed=1)
     FederatedStream(3 clients, 2 periods, 69 train + 12 test samples)
     """
-    stream = _registry[name](**_registry.options(name, options))
+    check_source(name, options)
+    stream = _registry[name](**options)
     warn(stream.notes)
     return stream

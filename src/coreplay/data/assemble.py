@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coreplay.data.clients import Clients, limited, partition
 from coreplay.data.columns import Raw
 from coreplay.data.notes import counted
-from coreplay.data.periods import Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
+from coreplay.data.periods import MOST, Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
 from coreplay.data.stream import SPLITS, FederatedStream
 from coreplay.data.times import unix_seconds
 from coreplay.errors import InputError, unknown
@@ -42,11 +42,7 @@ def assemble(
     if who.by not in ("column", "iid") and "label" not in raw:
         raise InputError(f"clients by {who.by} need a label column: name one with columns={{'label': ...}}")
     texts = _texts(raw)
-    if "label" in raw:
-        nan = [k for k, value in enumerate(raw.columns["label"]) if isinstance(value, float) and math.isnan(value)]
-        if nan:
-            raise raw.error(nan[0], "label", "it must not be NaN; leave it empty")
-    label = [None if value is None else str(value) for value in raw.columns["label"]] if "label" in raw else None
+    label = _labels(raw) if "label" in raw else None
     wanted = np.ones(len(raw), dtype=bool) if labels is None else _wanted(label, labels)
     if not wanted.all():
         notes.append(f"{int((~wanted).sum())} of {len(raw)} rows have none of these labels: left out")
@@ -62,6 +58,10 @@ def assemble(
             )
     else:
         client = _dealt(label or [None] * len(texts), wanted, who)
+        owned = np.array([name != "" for name in client])
+        if (wanted & ~owned).any():
+            notes.append(f"{int((wanted & ~owned).sum())} rows have labels that no client was given: left out")
+        wanted &= owned
     outside = np.flatnonzero((cut.period < 0) & wanted)
     notes += counted("a time outside all periods", [raw.where(int(k)) for k in outside], "left out")
     inside = np.flatnonzero((cut.period >= 0) & wanted)
@@ -141,13 +141,28 @@ def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
 def _texts(raw: Raw) -> list[str]:
     texts = raw.columns["text"]
     raw.check("text", lambda value: isinstance(value, str), "the text must be a string")
+    return _characters(raw, "text", texts)
+
+
+def _characters(raw: Raw, role: str, values: list[str]) -> list[str]:
+    """Return the values of a column, after checking that they are characters, which can be written."""
     try:
-        "".join(texts).encode()
+        "".join(values).encode()
     except UnicodeEncodeError:
         halves = re.compile("[\ud800-\udfff]")
-        row = next(k for k, text in enumerate(texts) if halves.search(text))
-        raise raw.error(row, "text", "holds half of a surrogate pair, which is no character") from None
-    return texts
+        row = next(k for k, value in enumerate(values) if halves.search(value))
+        raise raw.error(row, role, "holds half of a surrogate pair, which is no character") from None
+    return values
+
+
+def _labels(raw: Raw) -> list[str | None]:
+    """Return the labels; an empty one, all that a CSV file has for it, is none."""
+    values = raw.columns["label"]
+    nan = [k for k, value in enumerate(values) if isinstance(value, float) and math.isnan(value)]
+    if nan:
+        raise raw.error(nan[0], "label", "it must not be NaN; leave it empty")
+    _characters(raw, "label", ["" if value is None else str(value) for value in values])
+    return [None if value in (None, "") else str(value) for value in values]
 
 
 def _clients(raw: Raw) -> list[str]:
@@ -156,7 +171,7 @@ def _clients(raw: Raw) -> list[str]:
     clients = [str(client) for client in raw.columns["client"]]
     if "" in clients:
         raise raw.error(clients.index(""), "client", problem)
-    return clients
+    return _characters(raw, "client", clients)
 
 
 def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
@@ -167,7 +182,7 @@ def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
     if kind == "order":
         return cut_by_order(_numbers(raw, "order"), rule)
     period = _numbers(raw, "period")
-    bad = np.flatnonzero((period < 0) | (period != np.floor(period)) | (period >= 100_000))
+    bad = np.flatnonzero((period < 0) | (period != np.floor(period)) | (period >= MOST))
     if len(bad):
         raise raw.error(int(bad[0]), "period", "periods must be whole numbers, 0 to 99999")
     whole = period.astype(np.int64)
@@ -177,9 +192,9 @@ def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
 
 def _numbers(raw: Raw, role: str) -> NDArray[np.float64]:
     given = raw.columns[role]
-    if set(map(type, given)) <= {int, float}:
-        values = np.array(given, dtype=np.float64)
-    else:
+    try:
+        values = np.array(given if set(map(type, given)) <= {int, float} else [_number(v) for v in given], np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
         values = np.array([_number(value) for value in given])
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
@@ -190,7 +205,7 @@ def _numbers(raw: Raw, role: str) -> NDArray[np.float64]:
 def _number(value: Any) -> float:
     try:
         return np.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.nan
 
 
@@ -199,18 +214,18 @@ def _tests(raw: Raw, rule: Periods, cut: Cut, seconds: Ints | None, texts: list[
     kind = rule.kind(set(raw.columns))
     by = rule.test_by
     if by is None:
-        if "split" in raw and kind == "given":
+        if "split" in raw and rule.test is None:
             by = "given"
         else:
             by = "text" if kind == "given" and seconds is None else "last"
     if by == "text":
-        return by_text(texts, rule.test)
+        return by_text(texts, rule.share)
     if by == "last":
         if kind != "given":
             return cut.test
         if seconds is None:
             raise InputError("test_by='last' needs timestamps or an order: use test_by='text'")
-        return last_of_each(cut.period, seconds, rule.test)
+        return last_of_each(cut.period, seconds, rule.share)
     if "split" not in raw:
         raise InputError("test_by='given' needs a split column: name one with columns={'split': ...} or --split")
     if not set(raw.columns["split"]) <= set(SPLITS):

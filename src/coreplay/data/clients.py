@@ -1,5 +1,7 @@
 """Clients: from a column, or dealt out by label; limits on what each holds, and who has too little."""
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
@@ -53,8 +55,12 @@ class Clients:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1: got {value}")
-        if not self.alpha > 0:
-            raise InputError(f"alpha must be above 0: got {self.alpha}")
+        if self.least < 0:
+            raise InputError(f"least must be at least 0: got {self.least}")
+        if not 0 < self.alpha < math.inf:
+            raise InputError(
+                f"alpha must be above 0 and finite: got {self.alpha}; for clients that are alike use by='iid'"
+            )
 
     @classmethod
     def of(cls, given: "Clients | Mapping[str, Any] | None") -> "Clients":
@@ -72,7 +78,10 @@ class Clients:
 
 
 def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
-    """Deal rows out to `rule.number` clients by their label, with flwr-datasets' partitioners."""
+    """Deal rows out to `rule.number` clients by their label, with flwr-datasets' partitioners.
+
+    A row whose label no client was given ("pathological") belongs to nobody: its client is "".
+    """
     import datasets
     from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
 
@@ -94,11 +103,17 @@ def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
     order = generator(rule.seed, "partition rows").permutation(len(labels))
     columns = {"label": [str(labels[k]) for k in order], "row": order}
     partitioner.dataset = datasets.Dataset.from_dict(columns)
-    owner = np.empty(len(labels), dtype=np.int64)
-    for k in range(n):
-        owner[partitioner.load_partition(k).with_format("numpy")["row"][:]] = k
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Classes: .* will NOT be used")  # the stream's notes say how many rows
+            partitioner.load_partition(0)
+        for k in range(n):
+            owner[partitioner.load_partition(k).with_format("numpy")["row"][:]] = k
+    except ValueError as error:
+        raise InputError(f"clients by {rule.by} can't be dealt out ({error}): use fewer, or other labels") from None
     width = len(str(n - 1))
-    return [f"client{k:0{width}d}" for k in owner]
+    return [f"client{k:0{width}d}" if k >= 0 else "" for k in owner]
 
 
 def limited(client: Sequence[str], period: Ints, test: NDArray[np.bool_], rule: Clients) -> tuple[Ints, list[str]]:

@@ -23,6 +23,7 @@ DAY = 86_400
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 KINDS = ("given", "time", "order")
+MOST = 100_000  # periods
 TESTS = ("given", "last", "text")
 
 
@@ -40,18 +41,19 @@ class Periods:
         and left out.
     number : int, optional
         How many periods. By time without `days`, the whole span is cut into so many; by order, so many equal parts.
-    test : float
-        The share of a period that tests.
+    test : float, optional
+        The share of a period that tests; a fifth where there is no split column.
     test_by : str, optional
         "given" (a split column), "last" (the last rows of the period, by time or order) or "text" (by a hash of the
-        text, so that no test text is trained on); by default the first of these that can be.
+        text, so that no test text is trained on); by default the first of these that can be, and a split column only
+        where no share is named.
     """
 
     by: str | None = None
     days: float | None = None
     start: str | float | date | None = None
     number: int | None = None
-    test: float = 0.2
+    test: float | None = None
     test_by: str | None = None
 
     def __post_init__(self) -> None:
@@ -59,12 +61,17 @@ class Periods:
             raise unknown("way to make periods", self.by, KINDS)
         if self.test_by is not None and self.test_by not in TESTS:
             raise unknown("way to split", self.test_by, TESTS)
-        if not 0 <= self.test < 1:
+        if not 0 <= self.share < 1:
             raise InputError(f"the test share must be at least 0 and below 1: got {self.test}")
         if self.days is not None and not (math.isfinite(self.days) and self.days * DAY >= 1):
             raise InputError(f"days must be at least a second, 1/86400: got {self.days}")
-        if self.number is not None and self.number < 1:
-            raise InputError(f"the number of periods must be at least 1: got {self.number}")
+        if self.number is not None and not 1 <= self.number <= MOST:
+            raise InputError(f"the number of periods must be from 1 to {MOST}: got {self.number}")
+
+    @property
+    def share(self) -> float:
+        """The share of a period that tests, if there is no split column."""
+        return 0.2 if self.test is None else self.test
 
     @classmethod
     def of(cls, given: "Periods | Mapping[str, Any] | None") -> "Periods":
@@ -121,13 +128,13 @@ def cut_by_time(seconds: Ints, rule: Periods) -> Cut:
     else:
         number = rule.number or 10
         length = max(1, -(-span // number))
-    if number > 100_000:
+    if number > MOST:
         raise InputError(f"days={rule.days} gives {number} periods: use longer ones, or number=")
     since = seconds - start
     period = np.floor_divide(since, length)
     outside = (period < 0) | (period >= number)
-    test = since % length >= math.ceil(length * (1 - rule.test) - 1e-9)
-    return Cut(np.where(outside, -1, period), test & (rule.test > 0), number)
+    test = since % length >= math.ceil(length * (1 - rule.share) - 1e-9)
+    return Cut(np.where(outside, -1, period), test & (rule.share > 0), number)
 
 
 def cut_by_order(order: NDArray[Any], rule: Periods) -> Cut:
@@ -141,7 +148,7 @@ def cut_by_order(order: NDArray[Any], rule: Periods) -> Cut:
     cuts = (-(-len(order) * k // number) for k in range(1, number))
     edges = np.sort(order)[[cut for cut in cuts if cut < len(order)]]
     period = np.searchsorted(edges, order, side="right").astype(np.int64)
-    return Cut(period, last_of_each(period, order, rule.test), number)
+    return Cut(period, last_of_each(period, order, rule.share), number)
 
 
 def last_of_each(period: Ints, order: NDArray[Any], share: float) -> Bools:

@@ -21,8 +21,9 @@ def read_files(paths: Sequence[Path], columns: Columns, longest: int = LONGEST) 
         if not path.is_file():
             raise InputError(f"{path}: does not exist or is no file: pass .jsonl, .jsonl.gz, .csv, .csv.gz or .parquet")
         kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-        if kind not in _READERS:
-            raise InputError(f"{path}: unknown kind of file {kind!r}: use one of {', '.join(_READERS)}, also with .gz")
+        if kind not in _READERS or path.name.endswith(".parquet.gz"):
+            usual = f"{', '.join(_READERS)}; all but .parquet also with .gz"
+            raise InputError(f"{path}: unknown kind of file {''.join(path.suffixes[-2:])!r}: use one of {usual}")
         parts.append(_READERS[kind](path, columns, longest))
     if len(parts) == 1:
         return parts[0]
@@ -92,6 +93,7 @@ def _shown(line: str) -> str:
 
 def _read_csv(path: Path, columns: Columns, longest: int) -> Raw:
     def rows() -> Iterator[tuple[int, Row]]:
+        csv.field_size_limit(max(longest, csv.field_size_limit()))  # how long a line may be is checked there
         reader = csv.reader((line + "\n" for _, line in lines(path, longest)), strict=True)
         before = 0
         names: list[str] | None = None

@@ -15,11 +15,16 @@ from coreplay.files import replacing
 _KEY = b"coreplay"
 
 
+def check_output(path: Path | str) -> None:
+    """Refuse the name of a file that a stream can't be written to."""
+    if Path(path).suffix != ".parquet":
+        raise InputError(f"output {str(path)!r} has suffix {Path(path).suffix!r}: use .parquet")
+
+
 def save(stream: FederatedStream, path: Path | str) -> None:
     """Write the stream to a .parquet file, in one step."""
     path = Path(path)
-    if path.suffix != ".parquet":
-        raise InputError(f"output {str(path)!r} has suffix {path.suffix!r}: use .parquet")
+    check_output(path)
     who = pa.DictionaryArray.from_arrays(pa.array(stream.client_number, pa.int32()), pa.array(stream.clients))
     split = pa.DictionaryArray.from_arrays(pa.array(stream.test.astype(np.int8)), pa.array(SPLITS))
     columns: dict[str, Any] = {"client_id": who, "period": pa.array(stream.period, pa.int32()), "split": split}

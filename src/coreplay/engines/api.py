@@ -7,8 +7,8 @@ from pathlib import Path
 
 from coreplay.data import FederatedStream, load
 from coreplay.engines.local import LocalEngine
-from coreplay.errors import InputError, unknown
-from coreplay.federated.config import Config
+from coreplay.errors import InputError
+from coreplay.federated.config import FLOWER, LOCAL, Config
 from coreplay.federated.events import Observer
 from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.folder import RunFolder
@@ -19,8 +19,6 @@ from coreplay.federated.watching import watching
 from coreplay.gradients.selected import select_parameters
 from coreplay.replay import Store
 from coreplay.tasks import Task, make
-
-LOCAL, SIMULATION, FLOWER = ENGINES = ("local", "flower-simulation", "flower")
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,6 @@ class Prepared:
 
 def prepare(config: Config) -> Prepared:
     """Make the stream, the task and the first model of a run, and check that they fit the configuration."""
-    if config.engine.name not in ENGINES:
-        raise unknown("engine", config.engine.name, ENGINES)
     stream = sample_clients(load(config.stream.source, **config.stream.options), config.stream)
     check(config, stream)
     task = make(config.task.name, stream, **config.task.options)
@@ -72,12 +68,12 @@ def run(
     if resume:
         place = RunFolder.open(path)
         begun = place.config()
-        begun.check_names()
         same = {"groups": begun.engine.groups}  # they fix the order of additions, and so the result
         config = begun.model_copy(update={"engine": config.engine.model_copy(update=same)})
         place.checkpoint()  # what is damaged is said at once, and not when the workers are there
     else:
         RunFolder.check_free(path)
+    config.check_names()
     check_trackers(config.trackers, installed=True)
     if config.engine.name != LOCAL:
         return _over_flower(config, path, resume, observer, prepared)

@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from coreplay.engines import LocalEngine, prepare, run
-from coreplay.engines.api import LOCAL, Prepared
+from coreplay.engines.api import Prepared
 from coreplay.errors import InputError
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, WAITING, Board
 from coreplay.experiments.sweep import Planned
 from coreplay.federated import Event, FlatModel, Observer, RunFolder
+from coreplay.federated.config import LOCAL
 from coreplay.federated.folder import CHECKPOINT, CONFIG, FAILURE
 from coreplay.files import alone_in, copy, disk_full, write_text
 

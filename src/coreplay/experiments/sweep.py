@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -62,8 +62,12 @@ class Sweep(BaseModel):
     strategies: list[str | dict[str, Any]] = Field(
         default_factory=list, description="Names, or tables of values of [replay] such as strategy and rounds."
     )
-    budgets: list[int] = Field(default_factory=list, description="Budgets; that of the run if absent.")
-    seeds: list[int] = Field(default_factory=lambda: [0], description="Seeds; they also draw the sample of clients.")
+    budgets: list[Annotated[int, Field(strict=True, ge=1)]] = Field(
+        default_factory=list, description="Budgets; that of the run if absent."
+    )
+    seeds: list[Annotated[int, Field(strict=True, ge=0)]] = Field(
+        default_factory=lambda: [0], description="Seeds; they also draw the sample of clients."
+    )
     grid: dict[str, list[Any]] = Field(
         default_factory=dict, description="Values of anything else, by dotted name, such as federated.learning_rate."
     )
@@ -77,6 +81,7 @@ class Sweep(BaseModel):
     @classmethod
     def make(cls, data: Mapping[str, Any], *, where: str = "sweep") -> "Sweep":
         """Check everything, each run's configuration included, and make a sweep of it."""
+        _check_shapes(data, where)
         try:
             sweep = cls.model_validate(dict(data))
         except ValidationError as error:
@@ -126,9 +131,22 @@ class Sweep(BaseModel):
                 fixed = "budget" in replay or "share" in replay or reference
                 budgets: list[int | None] = [None] if fixed or not self.budgets else [*self.budgets]
                 for budget in budgets:
-                    own = {} if budget is None else {"replay.budget": budget}
+                    own = {} if budget is None else {"replay.budget": budget, "replay.share": None}
                     shown = {name: value for name, value in others.items() if name not in ignored}
                     yield _named(Config.make(self.run, changes | own), replay, shown)
+
+
+def _check_shapes(data: Mapping[str, Any], where: str) -> None:
+    """Refuse what is easily written another way than it is meant, and say how it is written."""
+    grid, strategies = data.get("grid"), data.get("strategies")
+    for name, values in grid.items() if isinstance(grid, Mapping) else ():
+        if isinstance(values, Mapping) and values:
+            whole = f'"{name}.{next(iter(values))}"'
+            raise InputError(f"{where}: grid.{name} is a table: write names with dots in quotes, {whole} = [...]")
+    for given in strategies if isinstance(strategies, list | tuple) else ():
+        if not isinstance(given, str | Mapping):
+            usual = 'names, or tables such as { strategy = "corrective", rounds = 4 }'
+            raise InputError(f"{where}: strategies holds {given!r}: they must be {usual}")
 
 
 def _named(config: Config, given: Mapping[str, Any], others: Mapping[str, Any]) -> Planned:
@@ -153,10 +171,10 @@ def _written(name: str, value: Any) -> str:
     >>> _written("rounds", 4), _written("path", "../x"), _written("options", {"starts": 3})
     ('rounds=4', 'path=x-97f7eb5d', 'options=starts-3-8806a704')
     """
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
     safe = re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:32]
     return f"{name}={safe}" if safe == text else f"{name}={safe}-{_digest(value)[:8]}"
 
 
 def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()

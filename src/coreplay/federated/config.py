@@ -8,17 +8,22 @@ import json
 import math
 from collections.abc import Mapping
 from copy import deepcopy
+from datetime import date, time
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coreplay.coordination.client import MINIMUM_POOL
+from coreplay.data.api import check_source
 from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import check_strategy, is_coordinated
 from coreplay.federated.tracker import check_trackers
 from coreplay.files import read_toml
+from coreplay.tasks.api import check_task
+
+LOCAL, SIMULATION, FLOWER = ENGINES = ("local", "flower-simulation", "flower")
 
 
 def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
@@ -62,7 +67,7 @@ class FederatedConfig(_Part):
     learning_rate: float = _field(0.1, "At the client.", "not given", gt=0)
     momentum: float = _field(0.0, "Of sgd.", ge=0, lt=1)
     weight_decay: float = _field(0.0, "Of either optimiser.", ge=0)
-    clip: float | None = _field(1.0, "Longest gradient of a step; longer ones are shortened. Absent: never.", gt=0)
+    clip: float = _field(1.0, "Longest gradient of a step; longer ones are shortened. 0: never.", ge=0)
 
     def rounds_of(self, period: int) -> int:
         """Return how many rounds a period has."""
@@ -193,7 +198,12 @@ class Config(_Part):
         return config
 
     def check_names(self) -> None:
-        """Refuse algorithms, strategies, trackers and options of theirs that are not known here."""
+        """Refuse sources, tasks, algorithms, strategies, trackers, engines and options that are not known here."""
+        if self.engine.name not in ENGINES:
+            raise unknown("engine", self.engine.name, ENGINES)
+        # real clients may add to the server's options what their own data needs
+        check_source(self.stream.source, self.stream.options, complete=self.engine.name != FLOWER)
+        check_task(self.task.name, self.task.options)
         make_algorithm(self.federated.algorithm, self.federated.options)
         check_strategy(self.replay.strategy, self.replay.options)
         check_trackers(self.trackers)
@@ -307,10 +317,13 @@ def _written(part: _Part, prefix: str) -> list[str]:
 def _value(value: Any) -> str:
     """Write a value as TOML: JSON does for all but tables."""
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{json.dumps(str(k), ensure_ascii=False)} = {_value(v)}" for k, v in value.items())
+        given = {k: v for k, v in value.items() if v is not None}  # TOML has no word for nothing
+        inner = ", ".join(f"{json.dumps(str(k), ensure_ascii=False)} = {_value(v)}" for k, v in given.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # inf, -inf, nan: JSON has other words for them
+    if isinstance(value, date | time):
+        return value.isoformat()
     return json.dumps(value, ensure_ascii=False)

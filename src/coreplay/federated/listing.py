@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from coreplay.errors import InputError
-from coreplay.federated.folder import CONFIG, RunFolder
+from coreplay.federated.folder import CONFIG, FAILURE, RunFolder
 from coreplay.federated.watching import is_running
 
 
@@ -35,12 +35,15 @@ def list_runs(folder: Path | str) -> list[Listed]:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"there is no folder {str(folder)!r}: name one that holds runs")
-    return [_listed(path.parent, folder) for path in sorted(folder.rglob(CONFIG))]
+    found = {path.parent for name in (CONFIG, FAILURE) for path in folder.rglob(name)}
+    return [_listed(path, folder) for path in sorted(found)]
 
 
 def _listed(path: Path, below: Path) -> Listed:
     name = str(path.relative_to(below)) if path != below else path.name
     place = RunFolder(path)
+    if not (path / CONFIG).exists():
+        return Listed(name, "failed", problem=place.failure())  # in a sweep, before its folder was made
     try:
         config = place.config()
         about: dict[str, Any] = {

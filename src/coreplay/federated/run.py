@@ -66,16 +66,22 @@ def check(config: Config, stream: Census) -> None:
         raise InputError(f"periods = {periods}: the stream has {stream.periods}")
     tests = stream.counts("test").sum(axis=0)[:periods]
     if not tests.all():
-        empty = np.flatnonzero(tests == 0).tolist()
-        raise InputError(f"the stream has no test data in period {empty}: set a share of test data in its options")
+        raise InputError(f"no test data in {_periods(tests)}: set a share of test data in the stream's options")
     trains = stream.counts("train").sum(axis=0)[:periods]
     if not trains.all():
-        raise InputError(f"the stream has no training data in period {np.flatnonzero(trains == 0).tolist()}")
+        raise InputError(
+            f"no training data in {_periods(trains)}: make fewer or longer periods in the stream's options"
+        )
     for client in config.replay.budgets:
         if client not in stream.clients:
             raise InputError(f"replay.budgets names client {client!r}, which the stream does not have")
     if config.baseline is not None and not (Path(config.baseline) / "summary.json").exists():
         raise InputError(f"baseline = {config.baseline!r}: there is no finished run in that folder")
+
+
+def _periods(counts: Any) -> str:
+    """Name the periods that have nothing, from 1 as a run shows them."""
+    return f"period {', '.join(str(t + 1) for t in np.flatnonzero(counts == 0))} of {len(counts)}"
 
 
 class Conductor:

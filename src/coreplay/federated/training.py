@@ -74,7 +74,7 @@ def _step(
     start: list[Tensor] | None,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    if config.clip is not None:
+    if config.clip:
         torch.nn.utils.clip_grad_norm_(flat.parameters, config.clip)
     if start is not None:
         with torch.no_grad():

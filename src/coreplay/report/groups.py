@@ -7,6 +7,7 @@ seeds that all of them have; full history alone may have fewer, because it takes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 
 from coreplay.federated.strategy import ALL, NONE, strategies
 from coreplay.report.charts import Style, styles
@@ -128,8 +129,9 @@ class Group:
         return self._by_place.get((NONE, ANY), {})
 
     def changes(self, runs: Runs) -> dict[Key, float]:
-        """Return the change of the figure relative to no replay at the same seed, where there is such a run."""
-        return {key: run.figure / self.base[key].figure - 1 for key, run in runs.items() if key in self.base}
+        """Return the change of the figure relative to no replay at the same seed, where that is a number but 0."""
+        base = {key: run.figure for key, run in self.base.items() if run.figure and isfinite(run.figure)}
+        return {key: run.figure / base[key] - 1 for key, run in runs.items() if key in base}
 
 
 def grouped(runs: Iterable[Finished]) -> list[Group]:

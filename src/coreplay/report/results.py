@@ -15,6 +15,8 @@ from coreplay.report.gather import Key
 from coreplay.report.groups import Group, Runs
 from coreplay.report.numbers import Spread
 
+Floats = NDArray[np.float64]
+
 Measure = Callable[[Runs], dict[Key, float]]
 
 
@@ -62,6 +64,8 @@ def by_test_period(group: Group) -> Figure | None:
         return None
     final = {key: run.run.matrix.values[-1] for key, run in group.base.items()}
     whole = {key: np.full(group.periods, run.figure) for key, run in group.base.items()}
+    zero = any((values == 0).any() for values in final.values())
+    missing = " A period on which no replay gets 0 has no point in the view relative to it." if zero else ""
     y = Axis(f"change of {group.metric}", percent=True, signed=True)
     panels = []
     for what, base in (("no replay on all periods (as the paper)", whole), ("no replay on the same period", final)):
@@ -69,7 +73,7 @@ def by_test_period(group: Group) -> Figure | None:
             lines = []
             for label in group.labels:
                 runs = {k: r for k, r in group.at(label, budget).items() if k in base}
-                changes = [run.run.matrix.values[-1] / base[key] - 1 for key, run in runs.items()]
+                changes = [_relative(run.run.matrix.values[-1], base[key]) for key, run in runs.items()]
                 lines.append(line(group, label, changes))
             panels.append(Panel(Lines(Axis("test period"), y, there(lines)), {"budget": budget, "relative to": what}))
     return Figure(
@@ -77,9 +81,15 @@ def by_test_period(group: Group) -> Figure | None:
         "The last model on the test set of each period",
         f"{'Lower' if group.lower_is_better else 'Higher'} is better. Old periods are on the left: a line that "
         f"{'rises' if group.lower_is_better else 'falls'} to the left forgets. Means over seeds, each relative to the "
-        "run without replay of the same seed.",
+        "run without replay of the same seed." + missing,
         tuple(panels),
     )
+
+
+def _relative(values: Floats, base: Floats) -> Floats:
+    """Return the change to a base; there is none to 0, or to what diverged."""
+    fits = np.isfinite(base) & (base != 0)
+    return np.where(fits, values / np.where(fits, base, 1.0) - 1, np.nan)
 
 
 def forgetting_by_period(group: Group) -> Figure | None:

@@ -64,10 +64,11 @@ def _seeds(number: int) -> str:
 
 
 def _signed(group: Group, label: str, other: str, budget: str) -> list[float]:
-    """Return the change to another strategy by seed, below 0 where it is better."""
+    """Return the difference to another strategy by seed, below 0 where it is better; a diverged one is no measure."""
     ours, theirs = group.at(label, budget), group.at(other, budget)
     sign = 1 if group.lower_is_better else -1
-    return [sign * (run.figure / theirs[key].figure - 1) for key, run in ours.items() if key in theirs]
+    finite = {key: run.figure for key, run in theirs.items() if isfinite(run.figure)}
+    return [sign * (run.figure - finite[key]) for key, run in ours.items() if key in finite]
 
 
 def _listed(names: list[str]) -> str:

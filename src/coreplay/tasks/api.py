@@ -4,7 +4,7 @@ A task is made by a function ``(stream, *, options) -> Task``, registered with `
 `coreplay.tasks.kinds`, or in any module of yours.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from coreplay.data import FederatedStream
@@ -26,6 +26,11 @@ def tasks() -> dict[str, str]:
     return _registry.descriptions()
 
 
+def check_task(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a task or options of one that are not known."""
+    _registry.options(name, options)
+
+
 def make(name: str, stream: FederatedStream, **options: Any) -> Task:
     """Make a task for a stream.
 
@@ -33,4 +38,5 @@ def make(name: str, stream: FederatedStream, **options: Any) -> Task:
     >>> make("image_classification", load("digits")).metric
     'accuracy'
     """
-    return _registry[name](stream, **_registry.options(name, options))
+    check_task(name, options)
+    return _registry[name](stream, **options)

@@ -32,8 +32,10 @@ def digits(
         raise unknown("change", change, CHANGES)
     if clients < 1 or periods < 1 or (change == "class_incremental" and periods > 10):
         raise InputError(f"clients and periods must be at least 1, periods at most 10: got {clients}, {periods}")
-    if not alpha > 0 or not 0 <= test < 1:
-        raise InputError(f"alpha must be above 0 and test from 0 up to 1: got {alpha}, {test}")
+    if not 0 < alpha < np.inf or not 0 <= test < 1 or not np.isfinite(degrees):
+        raise InputError(
+            f"alpha must be above 0, test from 0 up to 1, all finite: got alpha={alpha}, test={test}, degrees={degrees}"
+        )
     bunch = load_digits()
     images, classes = bunch.images.astype(np.float32) / 16, bunch.target
     rng = generator(seed, "digits")

@@ -27,10 +27,11 @@ def files(
     labels: Sequence[str | int] | None = None,
     longest_line: int = LONGEST,
 ) -> FederatedStream:
-    """Read JSON lines, CSV or Parquet, plain or gzipped, with a column mapping."""
-    if not isinstance(path, str | Path | Sequence):
+    """Read JSON lines or CSV, plain or gzipped, or Parquet, with a column mapping."""
+    several = path if isinstance(path, Sequence) and not isinstance(path, str) else [path]
+    if not all(isinstance(one, str | Path) for one in several):
         raise InputError(f"path must be the name of a file, or several: got {path!r}")
-    paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
+    paths = [Path(one) for one in several]
     if len(paths) == 1 and not (columns or periods or clients) and labels is None and is_saved(paths[0]):
         return load_saved(paths[0])
     arrays = [one for one in paths if is_saved(one) and holds_arrays(one)]

@@ -53,9 +53,14 @@ def git(
     Without a `salt` the pseudonyms are new each time and can't be traced; with one they can be made again. Merges,
     bots, fix-up commits and subjects of fewer or more words than `words` are left out.
     """
-    paths = [repositories] if isinstance(repositories, str | Path) else list(repositories)
-    if not paths:
-        raise InputError("repositories must name at least one git repository: got none")
+    paths = [repositories] if isinstance(repositories, str | Path) else repositories
+    fit = isinstance(paths, Sequence) and all(isinstance(path, str | Path) for path in paths)
+    if not fit or not paths:
+        raise InputError(f"repositories must name at least one git repository: got {repositories!r}")
+    if not isinstance(words, list | tuple) or [type(many) for many in words] != [int, int]:
+        raise InputError(f"words must be the fewest and the most words of a subject, such as [2, 40]: got {words!r}")
+    if salt == "":
+        raise InputError("salt is empty, so that anybody could test guesses: give a secret text, or leave it out")
     commits = [commit for path in paths for commit in log(Path(path))]
     people = {name for c in commits for name in (c.name, *c.others)}
     commits = [c for c in commits if not _BOT.search(f"{c.name} {c.email}") and not _NOISE.match(c.subject)]

@@ -72,9 +72,13 @@ def synthetic(
     ]
     sizes = {"alpha": alpha, "season": season, "samples": samples}
     wrong += [f"{name} = {value}" for name, value in sizes.items() if not value > 0]
-    wrong += [f"{name} = {value}" for name, value in (("drift", drift), ("spread", spread)) if not value >= 0]
+    steps = {"drift": drift, "spread": spread}
+    wrong += [f"{name} = {value}" for name, value in steps.items() if not 0 <= value <= 1000]
     if wrong:
-        raise InputError(f"synthetic: {', '.join(wrong)}: counts and sizes must be above 0, shares from 0 to 1")
+        raise InputError(
+            f"synthetic: {', '.join(wrong)}: counts and sizes must be above 0, shares from 0 to 1, drift and spread "
+            "from 0 to 1000"
+        )
     grammar = assistant()
     trend = popularity(len(grammar.intents), periods, drift, new_intents, seasonality, season, seed)
     width = len(str(clients - 1))
@@ -114,7 +118,9 @@ def popularity(
     born[late] = rng.integers(1, max(2, periods), size=len(late))
     t = np.arange(periods)[:, None]
     waves = 1 + seasonality * seasonal * np.cos(2 * np.pi * (t / season - phases))
-    weights = np.exp(drift * walk) * waves * (t >= born)
+    steps = drift * walk
+    steps -= np.maximum(steps.max(axis=1, keepdims=True) - 500, 0)  # only shares count: no overflow
+    weights = np.exp(steps) * waves * (t >= born)
     weights[:, int(rng.integers(intents))] += 1e-9  # a period in which nothing is said can't be
     return np.asarray(weights)
 
