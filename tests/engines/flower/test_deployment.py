@@ -172,7 +172,7 @@ def test_killed_nodes_are_named_and_come_back_with_their_buffers(plain, tmp_path
     settings = digits(engine__name="flower", **changes)
     going = Following(settings, tmp_path / "run")
     going.until("round")
-    time.sleep(2)
+    time.sleep(0.5)  # long enough to be asked, too short to answer
     plain.kill_node(0)  # in training
     going.until("round", 2)
     plain.start_node(0)
