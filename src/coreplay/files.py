@@ -16,8 +16,6 @@ from typing import Any
 
 from coreplay.errors import InputError
 
-_HALF = re.compile(r"\.writing-[0-9a-f]{16}(\..*)?")  # names of files that `replacing` has not finished
-
 
 @contextmanager
 def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
@@ -43,6 +41,15 @@ def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_half_written(name: str) -> bool:
+    """Say whether a file's name is one that `replacing` gives to what it has not finished.
+
+    >>> is_half_written(".writing-0123456789abcdef.png"), is_half_written("writing.png")
+    (True, False)
+    """
+    return re.fullmatch(r"\.writing-[0-9a-f]{16}(\..*)?", name) is not None
 
 
 def may_be_on_hub(place: Path | str) -> bool:
@@ -102,7 +109,7 @@ def claim(folder: Path | str, names: Iterable[str]) -> bool:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output {str(folder)!r} is a file: choose a folder")
     entries = sorted(folder.iterdir()) if folder.exists() else []
-    halves = [entry for entry in entries if _HALF.fullmatch(entry.name)]
+    halves = [entry for entry in entries if is_half_written(entry.name)]
     found = [entry.name for entry in entries if entry not in halves]
     foreign = [name for name in found if name not in ours]
     if foreign:

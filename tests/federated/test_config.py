@@ -90,6 +90,8 @@ def test_dates_and_missing_options_survive_a_file(tmp_path):
     found = Config.load(tmp_path / "run.toml")
     assert found.stream.options == {"path": "x.jsonl", "periods": {"start": date(2023, 11, 15)}}
     assert found.federated.clip == 0
+    with pytest.raises(InputError, match="a list in the configuration holds None"):
+        Config.make({"stream": {"source": "files", "options": {"path": ["a.jsonl", None]}}}).toml()
 
 
 def test_what_else_fails_in_a_selector_of_ones_own_is_not_the_configurations_fault():

@@ -191,11 +191,7 @@ def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
 
 
 def _numbers(raw: Raw, role: str) -> NDArray[np.float64]:
-    given = raw.columns[role]
-    try:
-        values = np.array(given if set(map(type, given)) <= {int, float} else [_number(v) for v in given], np.float64)
-    except OverflowError:  # a whole number of hundreds of digits
-        values = np.array([_number(value) for value in given])
+    values = np.array([_number(value) for value in raw.columns[role]])
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise raw.error(int(bad[0]), role, "must be a number")

@@ -324,6 +324,8 @@ def _value(value: Any) -> str:
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # inf, -inf, nan: JSON has other words for them
+    if value is None:
+        raise InputError("a list in the configuration holds None, which TOML can't say: leave it out of the list")
     if isinstance(value, date | time):
         return value.isoformat()
     return json.dumps(value, ensure_ascii=False)

@@ -27,7 +27,7 @@ from coreplay.errors import InputError
 from coreplay.federated.algorithm import State
 from coreplay.federated.config import Config
 from coreplay.federated.flat import Vector
-from coreplay.files import copy, read_json, replacing, write_json, write_text
+from coreplay.files import copy, is_half_written, read_json, replacing, write_json, write_text
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 CHECKPOINT, CONFIG, FAILURE, SUMMARY = "checkpoint.safetensors", "config.toml", "failure.txt", "summary.json"
@@ -154,7 +154,7 @@ class RunFolder:
 
 def _half_made(name: str) -> bool:
     """Say whether a file may be there because `create` was killed on its way."""
-    return name in ("versions.json", FAILURE) or name.startswith(".writing-")
+    return name in ("versions.json", FAILURE) or is_half_written(name)
 
 
 def versions() -> dict[str, str]:
