@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coreplay.data import Samples
+from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.seeding import generator
 
@@ -26,15 +26,33 @@ AT_ONCE = 64  # test samples a batch: larger ones take more memory and are no fa
 
 
 class Task(ABC):
-    """What a user subclasses: four methods, and names for the metric.
+    """What a user subclasses.
 
-    `batch_first` says that every layer of the model has the samples in the first dimension, in their order; the
-    gradients of a pool then take one backward pass instead of two.
+    `model`, `collate` and `per_sample_loss` must be there. A task that is registered with the decorator `task` is made
+    by ``__init__(stream, **options)``; the options are the keyword-only parameters of its `__init__`.
+
+    Parameters
+    ----------
+    stream
+        The stream of the run. This class has no use for it; a subclass may look at its labels or shapes.
+
+    Attributes
+    ----------
+    metric : str
+        What the metric is called in tables and files.
+    lower_is_better : bool
+        Whether a lower metric is better. It decides the sign of forgetting: set it to False for an accuracy.
+    batch_first : bool
+        Whether every layer of the model has the samples in the first dimension, in their order. The gradients of a
+        pool then take one backward pass instead of two.
     """
 
     metric: str = "loss"
     lower_is_better: bool = True
     batch_first: bool = False
+
+    def __init__(self, stream: FederatedStream | None = None) -> None:  # noqa: B027  a subclass may need it
+        pass
 
     @abstractmethod
     def model(self, seed: int) -> nn.Module:
