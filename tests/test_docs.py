@@ -7,11 +7,13 @@ exceptions: `<!-- not run: WHY -->` before a block of which names and options ar
 `<!-- excerpt: FILE -->` before one whose lines must stand in that file.
 """
 
+import ast
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +26,7 @@ from coreplay.federated import Config
 from coreplay.report import tables
 from coreplay.report.gather import gather
 from coreplay.report.groups import grouped
+from tests.report.chromium import MISSING, chromium
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -152,6 +155,39 @@ def test_tables_of_results_are_what_the_records_of_the_runs_give(records, tmp_pa
     assert again.read_bytes() == records.read_bytes()
 
 
+def documented(docstring):
+    """Return the names before the texts of a docstring's parameters and attributes, section by section."""
+    for title, body in re.findall(r"^(Parameters|Attributes)\n-+\n(.*?)(?=\n\n\S|\Z)", docstring, re.M | re.DOTALL):
+        yield title, [line.partition(" :")[0].strip() for line in body.splitlines() if re.match(r"\S", line)]
+
+
+def parameters_of(node):
+    """Return the parameters of a function or of a class, without `self`; None if the class inherits its own."""
+    if isinstance(node, ast.ClassDef):
+        made = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+        if made:
+            return parameters_of(made[0])
+        fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and "ClassVar" not in ast.dump(one)]
+        names = [one.target.id for one in fields]
+        return names if any("dataclass" in ast.dump(one) for one in node.decorator_list) else None
+    stars = [f"{star}{one.arg}" for star, one in (("*", node.args.vararg), ("**", node.args.kwarg)) if one]
+    given = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return [name for name in given if name not in ("self", "cls")] + stars
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "src").glob("**/*.py")), ids=lambda file: str(file.relative_to(ROOT)))
+def test_parameters_are_documented_each_by_itself(file):
+    """The reference shows one default per entry: several names in one entry would all get that of the first."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for title, names in documented(ast.get_docstring(node) or ""):
+                grouped = [name for name in names if not re.fullmatch(r"\*{0,2}\w+", name)]
+                assert grouped == [], f"{node.name}: one entry each"
+                taken = parameters_of(node)
+                if title == "Parameters" and taken is not None:
+                    assert sorted(names) == sorted(taken), node.name
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Build the site as `make docs` does; a broken link or anchor is an error."""
@@ -172,3 +208,21 @@ def test_the_site_is_whole_and_loads_nothing_from_elsewhere(site):
     for page in site.glob("**/*.html"):
         loaded = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?https?:', page.read_text())
         assert loaded == [], page
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
+def test_the_site_opened_from_the_disk_can_be_searched(site):
+    with chromium() as browser:
+        browser.driver.get((site / "tutorials/selector.html").as_uri())
+        box = browser.driver.find_element("css selector", ".md-search__input")
+        browser.run("arguments[0].focus()", box)
+        box.send_keys("herding")
+        until = time.monotonic() + 60
+        found = "return Array.from(document.querySelectorAll('.md-search-result__link'), link => link.href)"
+        while not (links := browser.run(found)):
+            assert time.monotonic() < until, browser.complaints()
+            time.sleep(0.1)
+        pages = {link.partition("?")[0].partition("#")[0] for link in links}
+        assert (site / "selection.html").as_uri() in pages
+        assert all(address.startswith(("file:", "data:")) for address in browser.requests())

@@ -49,9 +49,11 @@ class Coordination:
     objective : float
         ‖Σ selected unit gradients‖² over all clients, equation (6) of the paper on the integer selections.
     history : list of RoundReport
-        One a round.
-    bytes_up, bytes_down : int
-        What all clients together sent and got.
+        One per round.
+    bytes_up : int
+        What all clients together sent.
+    bytes_down : int
+        What all clients together got.
     refused : list of Receipt
         Contributions that the server refused, with the reason.
     """

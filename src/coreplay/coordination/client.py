@@ -45,11 +45,17 @@ class Client:
         How many samples it may keep.
     method : str or Method
         The coordination method, with its options; the same as at the server.
-    run, period, seed
-        Of the run.
+    run : str
+        A name for the run; the same as at the server.
+    period : int
+        The period whose pool this is.
+    seed : int
+        The seed of the run.
     minimum_pool : int
         With fewer samples than this the client stays out of the exchange and selects alone: the fewer samples, the more
         a contribution tells about each.
+    **options
+        Options of the method, if it is given by name.
 
     Examples
     --------

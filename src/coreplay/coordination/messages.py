@@ -32,8 +32,14 @@ class Contribution:
 
     Attributes
     ----------
-    run, period, round, client
-        Where it belongs. `round` counts from 0.
+    run : str
+        The run that it belongs to.
+    period : int
+        The period that it belongs to.
+    round : int
+        The round that it belongs to, from 0.
+    client : str
+        Who sends it.
     basis : int
         The round of the client's last counted answer, from which this one is the difference; -1 if there is none.
     vector : (d,) float32 array
@@ -84,7 +90,11 @@ class Broadcast:
 
     Attributes
     ----------
-    run, period, round
+    run : str
+        The run that it belongs to.
+    period : int
+        The period that it belongs to.
+    round : int
         The round that it closes; clients answer it with contributions of the next.
     final : bool
         Whether clients should finish now.

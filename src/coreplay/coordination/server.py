@@ -62,10 +62,14 @@ class Server:
         How many rounds to run at most.
     method : str or Method
         The coordination method, with its options; the same as at the clients.
-    run, period
-        Of the run.
+    run : str
+        A name for the run; the same as at the clients.
+    period : int
+        The period that is coordinated.
     tolerance : float
         Stop early when the relaxed objective fell by less than this share in a round.
+    **options
+        Options of the method, if it is given by name.
 
     Examples
     --------

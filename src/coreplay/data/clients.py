@@ -24,10 +24,13 @@ class Clients:
     Parameters
     ----------
     by : str
-        "column"; or a partitioner of flwr-datasets over the label: "dirichlet" (concentration `alpha`: smaller is more
-        different), "pathological" (`labels_each` labels a client), "iid".
+        "column"; or a partitioner of flwr-datasets over the label: "dirichlet", "pathological" or "iid".
     number : int
         How many clients a partitioner makes.
+    alpha : float
+        The concentration of "dirichlet": the smaller, the more clients differ.
+    labels_each : int
+        The number of labels per client of "pathological".
     least : int
         Clients with fewer training samples in all are left out and reported.
     most : int, optional
@@ -36,6 +39,8 @@ class Clients:
         Another limit for the test rows.
     keep : int, optional
         At most so many clients, chosen at random.
+    seed : int
+        The seed of these random choices.
     """
 
     by: str = "column"

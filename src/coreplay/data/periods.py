@@ -36,9 +36,10 @@ class Periods:
     by : str, optional
         "given" (a period column), "time" or "order"; by default what `days`, an order column, a period column or
         timestamps suggest, in this order.
-    days, start : float, str or date, optional
-        Of time: the length of a period, and when the first begins (default: the first row). Rows outside are counted
-        and left out.
+    days : float, optional
+        By time: the length of a period.
+    start : str, float or date, optional
+        By time: when the first period begins; by default with the first row. Rows outside are counted and left out.
     number : int, optional
         How many periods. By time without `days`, the whole span is cut into so many; by order, so many equal parts.
     test : float, optional

@@ -87,14 +87,20 @@ class FederatedStream:
     ----------
     client : (n,) sequence of str
         Who holds each row. Any string is allowed: ids are never used as file names.
-    period, test : (n,) arrays
-        When each row arrived (0, 1, ...), and whether it is for testing.
+    period : (n,) array
+        The period in which each row arrived: 0, 1, ...
+    test : (n,) array
+        Whether each row is for testing.
     content : (n,) sequence of str or (n, ...) array
+        The texts, or the images.
     label : (n,) sequence of str or None, optional
+        The label of each row, None where there is none.
     timestamp : (n,) array, optional
         Unix seconds.
     periods : int, optional
         How many there are, if the last ones may be empty.
+    label_names : sequence of str, optional
+        All labels that there are, if some may be in no row; by default those of the rows.
     notes : sequence of str
         What was skipped while the stream was made.
 

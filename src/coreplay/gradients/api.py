@@ -63,8 +63,10 @@ def gradient_matrix(
         shapes of a sample, so that the next pool of these shapes needs none, which counts for small pools.
     memory_limit
         Bytes for what is kept and computed, besides the model; "factored" recomputes what does not fit.
-    size, seed
-        Of the sketch. Clients that share a seed can add their sketches up.
+    size
+        Numbers per sample of a sketch.
+    seed
+        The seed of the sketch. Clients that share it can add their sketches up.
 
     Examples
     --------

@@ -39,8 +39,10 @@ def add_gram(gram: Tensor, rows: list[Chunk], columns: list[Chunk] | None, works
     ----------
     gram
         (samples of `rows`, samples of `columns`), float64.
-    rows, columns
-        The blocks; `columns=None` means `rows` again, of which only the upper triangle is computed.
+    rows
+        The first block.
+    columns
+        The second block; None means `rows` again, of which only the upper triangle is computed.
     workspace
         Bytes that temporary results may take.
     """

@@ -59,8 +59,14 @@ class SecureClient:
 
     Parameters
     ----------
-    name, run, period, round
-        Which client, which sum.
+    name : str
+        The client.
+    run : str
+        The run that the sum belongs to.
+    period : int
+        The period that the sum belongs to.
+    round : int
+        The round that the sum belongs to.
     bound : float
         The largest norm that its vector may have; a longer one is refused here, since the server cannot see it.
     """

@@ -45,6 +45,12 @@ class SecureServer:
         The clients asked, by name, and the largest norm that each one's vector may have.
     dimension : int
         Length of the vectors.
+    run : str
+        The run that the sum belongs to.
+    period : int
+        The period that the sum belongs to.
+    round : int
+        The round that the sum belongs to.
     threshold : int, optional
         How many must answer to the end: more than half, two thirds if not given.
 

@@ -50,8 +50,12 @@ def synthetic(
 
     Parameters
     ----------
-    clients, periods, samples
-        How many; `samples` is the mean a client and period, varied over clients by a log-normal factor of `spread`.
+    clients
+        How many clients there are.
+    periods
+        How many periods there are.
+    samples
+        The mean number of samples per client and period.
     test
         The share of a period that tests: its last days.
     alpha
@@ -62,8 +66,14 @@ def synthetic(
         Size of the steps by which the popularity of intents walks from period to period.
     new_intents
         Share of the intents that first appear in some later period.
-    seasonality, season
-        How strongly a third of the intents comes and goes (0 to 1), and after how many periods it returns.
+    seasonality
+        How strongly a third of the intents comes and goes, from 0 to 1.
+    season
+        After how many periods such an intent returns.
+    spread
+        How much clients differ in their number of samples: the standard deviation of its logarithm.
+    seed
+        The seed of everything that is drawn.
     """
     wrong = [f"{name} = {value}" for name, value in (("clients", clients), ("periods", periods)) if value < 1]
     shares = {"test": test, "habits": habits, "new_intents": new_intents, "seasonality": seasonality}

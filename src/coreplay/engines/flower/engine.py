@@ -66,8 +66,10 @@ class FlowerEngine(Rounds):
     ----------
     grid
         Flower's.
-    config, folder
-        Of the run.
+    config
+        The configuration of the run.
+    folder
+        The folder of the run.
     task
         Of the run: what clients must share of it, such as the vocabulary, is sent to them once.
     period : int

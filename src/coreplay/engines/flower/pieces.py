@@ -48,6 +48,8 @@ class Memory:
         How many samples the client may keep.
     size : int
         Numbers a gradient is sketched to; the same for all clients.
+    seed : int
+        The seed of the sketch and of the client's random choices; the same for all clients.
     """
 
     def __init__(self, context: Context, budget: int = 20, *, size: int = 4096, seed: int = 0) -> None:
@@ -190,8 +192,14 @@ def choose_jointly(
         Learn only the sums of the clients' contributions.
     run : str
         A name for the run.
-    quorum, timeout, window
-        Share of the clients that must answer, seconds to wait for each, letters on their way at once.
+    quorum : float
+        The share of the clients that must answer.
+    timeout : float
+        Seconds to wait for the answer of a client.
+    window : int
+        How many messages may be on their way at once.
+    stop : Event, optional
+        Ends the phase when another thread sets it.
     """
     phase = _Phase(grid, run, period, quorum=quorum, timeout=timeout, window=window, stop=stop)
     choice = Choice()

@@ -15,8 +15,10 @@ class FedAvgM(Algorithm):
 
     Parameters
     ----------
-    rate, momentum
-        Of the server's steps.
+    rate
+        The learning rate of the server.
+    momentum
+        The share of the velocity that is kept from round to round.
     """
 
     rate: float = 1.0

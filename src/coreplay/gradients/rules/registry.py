@@ -55,7 +55,7 @@ def layer_rule(
 
     Parameters
     ----------
-    layers
+    *layers
         Module classes; subclasses that inherit `forward` follow the rule too.
     row_dims
         From the module, how many trailing dimensions one row has: (of the input, of the output).
