@@ -1,6 +1,8 @@
 """Masks and losses of masked language modelling, against transformers' own loss and plain loops."""
 
+import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
+from coreplay.federated import Config
 from coreplay.tasks import batches, evaluate, make, tally
 from coreplay.tasks.masking import mask
 
@@ -208,16 +211,64 @@ def test_mistakes_are_explained(stream, options, message):
 
 def test_a_folder_without_a_model_is_named(stream, task, tmp_path):
     task.vocabulary.save(tmp_path)
-    broken = make("masked_lm", stream, start=str(tmp_path))
-    with pytest.raises(InputError, match="can't be loaded from this folder"):
-        broken.model(0)
+    with pytest.raises(InputError, match=r"start '.*' can't be loaded from this folder"):
+        make("masked_lm", stream, start=str(tmp_path))
 
 
 def test_a_model_that_is_no_folder_and_no_name_is_not_asked_of_the_network(stream, task, tmp_path):
     task.vocabulary.save(tmp_path / "words")
-    missing = make("masked_lm", stream, start=str(tmp_path / "model"), vocabulary=str(tmp_path / "words"))
-    with pytest.raises(InputError, match=r"model '.*model': there is no such folder"):
-        missing.model(0)
+    with pytest.raises(InputError, match=r"start '.*model': there is no such folder"):
+        make("masked_lm", stream, start=str(tmp_path / "model"), vocabulary=str(tmp_path / "words"))
+
+
+@pytest.fixture(scope="module")
+def bert(task, tmp_path_factory):
+    """Make a folder with a pretrained model and its vocabulary."""
+    folder = tmp_path_factory.mktemp("bert")
+    task.model(3).save_pretrained(folder)
+    task.vocabulary.save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "text_classification"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("layers", 7), ("hidden", 24), ("heads", 2), ("feed_forward", 32), ("dropout", 0.2), ("vocabulary_size", 300)],
+)
+def test_options_that_a_pretrained_model_would_ignore_are_refused(stream, bert, kind, option, value):
+    with pytest.raises(InputError, match=rf"{option} = {value} has no effect beside start = '.*bert.*leave out one"):
+        make(kind, stream, start=str(bert), **{option: value})
+
+
+def test_a_pretrained_model_replaces_the_sizes_of_a_preset(stream, bert):
+    config = Config.make({"preset": "small"}, {"task.options.start": str(bert)})
+    assert config.task.options == {"longest": 24, "start": str(bert)}
+    assert make("masked_lm", stream, **config.task.options).model(0).config.num_hidden_layers == 2
+    own = Config.make({"preset": "small", "task": {"options": {"start": str(bert), "layers": 7}}})
+    with pytest.raises(InputError, match="layers = 7 has no effect beside start"):
+        make("masked_lm", stream, **own.task.options)
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "text_classification"])
+@pytest.mark.parametrize("model", ["roberta", "gpt2", "llama", "distilbert"])
+def test_a_model_of_another_type_is_named_before_its_tokeniser_is_read(stream, tmp_path, kind, model):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(
+        InputError, match=rf"start '.*' is a model of type '{model}'.*supported: bert.*task of your own"
+    ):
+        make(kind, stream, start=str(tmp_path))
+
+
+def test_errors_about_the_start_name_the_start(stream, bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match=r"^start 'nofolder' can't be loaded from this Hub name"):
+        make("masked_lm", stream, start="nofolder")
+    shutil.copytree(bert, tmp_path / "wordless")
+    for name in ("vocab.txt", "tokenizer.json"):
+        (tmp_path / "wordless" / name).unlink()
+    with pytest.raises(InputError, match=r"^start '.*wordless': the folder has neither"):
+        make("masked_lm", stream, start=str(tmp_path / "wordless"))
 
 
 def test_training_lowers_the_perplexity(stream, task):

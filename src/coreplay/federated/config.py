@@ -18,10 +18,11 @@ from coreplay.coordination.client import MINIMUM_POOL
 from coreplay.data.api import check_source
 from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
-from coreplay.federated.strategy import check_strategy, is_coordinated
+from coreplay.federated.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.federated.tracker import check_trackers
 from coreplay.files import read_toml
 from coreplay.tasks.api import check_task
+from coreplay.tasks.bert import OF_NEW_MODELS
 
 LOCAL, SIMULATION, FLOWER = ENGINES = ("local", "flower-simulation", "flower")
 
@@ -103,6 +104,14 @@ class ReplayConfig(_Part):
         if client in self.budgets:
             return self.budgets[client]
         return self.budget if self.share is None else max(1, round(self.share * offered))
+
+    def usual_budget(self) -> float | None:
+        """Return the budget, or the share instead of it; None for a strategy that does not choose.
+
+        >>> [ReplayConfig(**given).usual_budget() for given in ({}, {"share": 0.1}, {"strategy": "none"})]
+        [20, 0.1, None]
+        """
+        return None if self.strategy in (NONE, ALL) else self.share or self.budget
 
     def label(self) -> str:
         """Return how tables and figures call the strategy, whatever the budget.
@@ -211,15 +220,18 @@ class Config(_Part):
     @classmethod
     def _shaped(cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None, where: str) -> "Config":
         merged: dict[str, Any] = {}
-        given = dict(data)
-        if "preset" in given:
-            merged = preset(str(given.pop("preset")))
-        _merge(merged, given)
+        given = deepcopy(dict(data))
         for name, value in (changes or {}).items():
             nested: Any = value
             for key in reversed(name.split(".")):
                 nested = {key: nested}
-            _merge(merged, nested)
+            _merge(given, nested)
+        if "preset" in given:
+            merged = preset(str(given.pop("preset")))
+            if _start_of(given) is not None:  # it has a size and a vocabulary of its own
+                for option in OF_NEW_MODELS:
+                    merged["task"]["options"].pop(option, None)
+        _merge(merged, given)
         try:
             config = cls.model_validate(merged)
         except ValidationError as error:
@@ -276,6 +288,14 @@ def preset(name: str) -> dict[str, Any]:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return deepcopy(PRESETS[name])
+
+
+def _start_of(given: Mapping[str, Any]) -> Any:
+    """Return the pretrained model that a configuration starts from, if it names one."""
+    found: Any = given
+    for key in ("task", "options", "start"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:

@@ -12,6 +12,9 @@ from coreplay.errors import InputError
 from coreplay.files import may_be_on_hub
 from coreplay.tasks.base import seeded
 
+SUPPORTED = ("bert",)  # types of models, as transformers calls them
+OF_NEW_MODELS = ("layers", "hidden", "heads", "feed_forward", "dropout", "vocabulary_size", "vocabulary_text")
+
 
 @dataclass(frozen=True)
 class Size:
@@ -34,6 +37,11 @@ class Size:
             raise InputError(f"longest must leave room for a piece between the two ends: got {self.longest}")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout must be at least 0 and below 1: got {self.dropout}")
+
+    @classmethod
+    def of(cls, **given: Any) -> "Size":
+        """Return the size with these values, and the default where one is None."""
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
     def config(self, words: int, **more: Any) -> Any:
         """Return transformers' configuration of this size."""
@@ -59,31 +67,55 @@ def fresh(kind: Any, config: Any, seed: int) -> nn.Module:
     return model
 
 
+def check_start(start: str, **of_new_models: Any) -> None:
+    """Raise an `InputError` if `start` is no BERT, or if options of a new model are given beside it."""
+    for name, value in of_new_models.items():
+        if value is not None:
+            raise InputError(
+                f"{name} = {value!r} has no effect beside start = {start!r}, whose model has its own: leave out one of "
+                "the two"
+            )
+    if not Path(start).exists() and not may_be_on_hub(start):
+        raise InputError(f"start {start!r}: there is no such folder")
+    with _explained(start):
+        _config(start)
+
+
 def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any:
     """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words."""
-    from transformers import AutoConfig
-
-    if not Path(start).exists() and not may_be_on_hub(start):
-        raise InputError(f"model {start!r}: there is no such folder")
-    try:
-        config = AutoConfig.from_pretrained(start, **more)
-        if config.model_type != "bert":
-            raise InputError(
-                f"model {start!r} is of type {config.model_type!r}: use a BERT, or write a task of your own"
-            )
-        with seeded(seed), _without_bar():
-            model = kind.from_pretrained(start, config=config)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        what = "folder" if Path(start).exists() else "Hub name (is there a network?)"
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"model {start!r} can't be loaded from this {what}: {reason}") from None
+    with _explained(start), seeded(seed), _without_bar():
+        model = kind.from_pretrained(start, config=_config(start, **more))
     if model.config.vocab_size < words:
         raise InputError(
-            f"model {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use the model's own"
+            f"start {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use the model's own"
         )
     return model
+
+
+def _config(start: str, **more: Any) -> Any:
+    """Read the configuration of a model, which must be of a supported type."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(start, trust_remote_code=False, **more)
+    if config.model_type not in SUPPORTED:
+        raise InputError(
+            f"start {start!r} is a model of type {config.model_type!r}, which is not supported (supported: "
+            f"{', '.join(SUPPORTED)}): use a BERT model, or write a task of your own"
+        )
+    return config
+
+
+@contextmanager
+def _explained(start: str) -> Iterator[None]:
+    """Say in one line why a model can't be loaded."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        what = "folder" if Path(start).exists() else "Hub name (is there a network?)"
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"start {start!r} can't be loaded from this {what}: {reason}") from None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from coreplay.tasks import wordpiece
 
 Ints = NDArray[np.int64]
 
+PIECES = 8192  # of a vocabulary that is trained, unless asked otherwise
 REMEMBERED = 50_000  # texts whose numbers are kept
 
 
@@ -42,21 +43,25 @@ class Vocabulary:
         return cls(wordpiece.tokenizer(wordpiece.train(texts, size)))
 
     @classmethod
-    def loaded(cls, path: Path | str) -> "Vocabulary":
-        """Read a vocab.txt, a tokenizer.json, or a model folder with one of them; else ask the Hub for the name."""
+    def loaded(cls, path: Path | str, option: str = "vocabulary") -> "Vocabulary":
+        """Read a vocab.txt, a tokenizer.json, or a model folder with one of them; else ask the Hub for the name.
+
+        Errors name the option that the path comes from.
+        """
         place = Path(path)
         found = [place] if place.is_file() else [place / "tokenizer.json", place / "vocab.txt"]
         for file in found:
             if file.is_file():
-                return cls(_read(file))
+                return cls(_read(file, option))
         if place.is_dir():
-            raise InputError(f"folder {str(place)!r} has neither tokenizer.json nor vocab.txt")
+            raise InputError(f"{option} {str(place)!r}: the folder has neither tokenizer.json nor vocab.txt")
         if not may_be_on_hub(path):
-            raise InputError(f"vocabulary {str(path)!r}: there is no such file or folder")
+            raise InputError(f"{option} {str(path)!r}: there is no such file or folder")
         try:
-            return cls(Tokenizer.from_pretrained(str(path)))
+            tokenizer = Tokenizer.from_pretrained(str(path))
         except Exception as error:  # the library raises bare exceptions
-            raise InputError(f"vocabulary {str(path)!r} is no file, no folder, and not to be had: {error}") from None
+            raise InputError(f"{option} {str(path)!r} is no file, no folder, and not on the Hub: {error}") from None
+        return cls(tokenizer)
 
     def __len__(self) -> int:
         return int(self.tokenizer.get_vocab_size())
@@ -102,7 +107,7 @@ class Vocabulary:
         return " ".join(self.tokenizer.id_to_token(int(k)) or "?" for k in ids if k != self.pad)
 
 
-def _read(file: Path) -> Tokenizer:
+def _read(file: Path, option: str) -> Tokenizer:
     try:
         if file.suffix == ".json":
             return Tokenizer.from_file(str(file))
@@ -110,4 +115,4 @@ def _read(file: Path) -> Tokenizer:
     except InputError:
         raise
     except Exception as error:  # the library raises bare exceptions
-        raise InputError(f"vocabulary {str(file)!r} can't be read: {error}") from None
+        raise InputError(f"{option} {str(file)!r} can't be read: {error}") from None

@@ -51,6 +51,12 @@ class ImageClassification(Task):
         right: Tensor = model(batch["image"]).argmax(dim=1) == batch["label"]
         return right.float()
 
+    def features(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return what goes into the last layer."""
+        layers: Any = model
+        found: Tensor = layers[:-1](batch["image"])
+        return found
+
 
 def known_labels(samples: Samples) -> NDArray[np.int64]:
     """Return the labels as numbers, all of which must be known."""

@@ -19,10 +19,10 @@ from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.tasks.api import task
 from coreplay.tasks.base import Batch, Task
-from coreplay.tasks.bert import Size, fresh, pretrained
+from coreplay.tasks.bert import Size, check_start, fresh, pretrained
 from coreplay.tasks.encoder import hidden_at
 from coreplay.tasks.masking import EVALUATION, IGNORED, mask
-from coreplay.tasks.vocabulary import Vocabulary
+from coreplay.tasks.vocabulary import PIECES, Vocabulary
 
 EVALUATION_SEED = 0  # for every run alike, so that perplexities can be compared
 
@@ -99,6 +99,20 @@ class MaskedLM(Task):
         targets: Tensor = batch["targets"]
         return (targets != IGNORED).sum(dim=1).float()
 
+    def features(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean of the last hidden states over the pieces of each sentence, none of them masked."""
+        bert: Any = model
+        targets, places = batch["targets"], batch["positions"]
+        ids = batch["input_ids"].clone()
+        rows = torch.arange(len(ids)).unsqueeze(1).expand_as(places)
+        asked = targets != IGNORED
+        ids[rows[asked], places[asked]] = targets[asked]
+        names = ("attention_mask", "position_ids", "token_type_ids")
+        hidden = bert.bert(input_ids=ids, **{name: batch[name] for name in names}).last_hidden_state
+        there = batch["attention_mask"].unsqueeze(2)
+        mean: Tensor = (hidden * there).sum(dim=1) / there.sum(dim=1)
+        return mean
+
     def finish(self, mean: float) -> float:
         """Return the perplexity."""
         return math.exp(mean) if mean < 700 else math.inf
@@ -109,43 +123,66 @@ def masked_lm(
     stream: FederatedStream,
     *,
     vocabulary: str | Path | None = None,
-    vocabulary_size: int = 8192,
+    vocabulary_size: int | None = None,
     vocabulary_text: str | Path | None = None,
     start: str | None = None,
     share: float = 0.15,
-    layers: int = 4,
-    hidden: int = 312,
-    heads: int = 12,
-    feed_forward: int = 1200,
+    layers: int | None = None,
+    hidden: int | None = None,
+    heads: int | None = None,
+    feed_forward: int | None = None,
     longest: int = 64,
-    dropout: float = 0.1,
+    dropout: float | None = None,
     seed: int = 0,
 ) -> MaskedLM:
     """Guess masked pieces of sentences (perplexity); TinyBERT by default.
 
+    Options of a new model can't be given beside `start`.
+
     Parameters
     ----------
+    stream
+        Texts.
     vocabulary
         A vocab.txt, tokenizer.json, model folder or Hub name. By default that of `start`, or else a WordPiece
-        vocabulary of `vocabulary_size` trained on the first period's training texts, or on the lines of the file
-        `vocabulary_text`.
+        vocabulary that is trained.
+    vocabulary_size
+        Pieces of a vocabulary that is trained; 8192 by default.
+    vocabulary_text
+        A file whose lines the vocabulary is trained on; by default the first period's training texts.
     start
-        A local folder or a Hub name with a BERT; by default a random start of the sizes that follow.
+        A local folder or a Hub name with a BERT; by default a random start.
     share
-        Of the pieces of a sentence that are masked, at least one.
+        The share of the pieces of a sentence that are masked, at least one piece.
+    layers
+        Layers of a new model; 4 by default.
+    hidden
+        Length of the hidden states of a new model; 312 by default.
+    heads
+        Attention heads of a new model; 12 by default.
+    feed_forward
+        Length of the feed-forward part of a new model; 1200 by default.
     longest
         Pieces of a sentence that are used.
+    dropout
+        Dropout of a new model; 0.1 by default.
     seed
-        Of the training masks; evaluation masks are the same in all runs.
+        The seed of the training masks; evaluation masks are the same in all runs.
     """
-    if vocabulary is not None or start is not None:
-        words = Vocabulary.loaded(vocabulary if vocabulary is not None else str(start))
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "feed_forward": feed_forward, "dropout": dropout}
+    if start is not None:
+        check_start(start, **sizes, vocabulary_size=vocabulary_size, vocabulary_text=vocabulary_text)
+    pieces = PIECES if vocabulary_size is None else vocabulary_size
+    if vocabulary is not None:
+        words = Vocabulary.loaded(vocabulary)
+    elif start is not None:
+        words = Vocabulary.loaded(start, "start")
     elif vocabulary_text is not None:
         try:
-            words = Vocabulary.trained(Path(vocabulary_text).read_text(encoding="utf-8").split("\n"), vocabulary_size)
+            words = Vocabulary.trained(Path(vocabulary_text).read_text(encoding="utf-8").split("\n"), pieces)
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"vocabulary_text {str(vocabulary_text)!r} can't be read: {error}") from None
     else:
         first = int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])
-        words = Vocabulary.trained(stream.of_period(first).texts, vocabulary_size)
-    return MaskedLM(words, Size(layers, hidden, heads, feed_forward, longest, dropout), share, seed, start)
+        words = Vocabulary.trained(stream.of_period(first).texts, pieces)
+    return MaskedLM(words, Size.of(**sizes, longest=longest), share, seed, start)

@@ -13,9 +13,9 @@ from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.tasks.api import task
 from coreplay.tasks.base import Batch, Task
-from coreplay.tasks.bert import Size, fresh, pretrained
+from coreplay.tasks.bert import Size, check_start, fresh, pretrained
 from coreplay.tasks.kinds.image_classification import known_labels
-from coreplay.tasks.vocabulary import Vocabulary
+from coreplay.tasks.vocabulary import PIECES, Vocabulary
 
 
 class TextClassification(Task):
@@ -69,6 +69,12 @@ class TextClassification(Task):
         right: Tensor = self._logits(model, batch).argmax(dim=1) == batch["label"]
         return right.float()
 
+    def features(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return what goes into the classification head."""
+        bert: Any = model
+        found: Tensor = bert.bert(**{name: value for name, value in batch.items() if name != "label"}).pooler_output
+        return found
+
     def _logits(self, model: nn.Module, batch: Any) -> Tensor:
         logits: Tensor = model(**{name: value for name, value in batch.items() if name != "label"}).logits
         return logits
@@ -79,22 +85,27 @@ def text_classification(
     stream: FederatedStream,
     *,
     vocabulary: str | Path | None = None,
-    vocabulary_size: int = 8192,
+    vocabulary_size: int | None = None,
     start: str | None = None,
-    layers: int = 4,
-    hidden: int = 312,
-    heads: int = 12,
-    feed_forward: int = 1200,
+    layers: int | None = None,
+    hidden: int | None = None,
+    heads: int | None = None,
+    feed_forward: int | None = None,
     longest: int = 64,
-    dropout: float = 0.1,
+    dropout: float | None = None,
 ) -> TextClassification:
     """Find the label (intent) of a sentence (accuracy); TinyBERT by default."""
     if not stream.label_names:
         raise InputError("text_classification needs a stream with labels: name a column with columns={'label': ...}")
-    if vocabulary is not None or start is not None:
-        words = Vocabulary.loaded(vocabulary if vocabulary is not None else str(start))
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "feed_forward": feed_forward, "dropout": dropout}
+    if start is not None:
+        check_start(start, **sizes, vocabulary_size=vocabulary_size)
+    if vocabulary is not None:
+        words = Vocabulary.loaded(vocabulary)
+    elif start is not None:
+        words = Vocabulary.loaded(start, "start")
     else:
         first = int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])
-        words = Vocabulary.trained(stream.of_period(first).texts, vocabulary_size)
-    size = Size(layers, hidden, heads, feed_forward, longest, dropout)
-    return TextClassification(words, len(stream.label_names), size, start)
+        pieces = PIECES if vocabulary_size is None else vocabulary_size
+        words = Vocabulary.trained(stream.of_period(first).texts, pieces)
+    return TextClassification(words, len(stream.label_names), Size.of(**sizes, longest=longest), start)
