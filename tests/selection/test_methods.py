@@ -162,6 +162,9 @@ def test_herding_follows_the_mean():
     assert coreplay.select(features, budget=6, method="herding").tolist() == sorted(expected)
     other = np.random.default_rng(6).normal(size=(20, 9))
     assert coreplay.select(other, budget=6, method="herding", features=features).tolist() == sorted(expected)
+    assert coreplay.select(other, budget=6, method="herding", features=lambda: features).tolist() == sorted(expected)
+    assert coreplay.select(features, budget=6, method="herding", features=lambda: None).tolist() == sorted(expected)
+    coreplay.select(other, budget=6, method="polished", features=lambda: pytest.fail("it needs no features"))
 
 
 def test_iqp_with_enough_nodes_is_optimal():

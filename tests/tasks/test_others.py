@@ -11,7 +11,7 @@ import torch
 from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
 from coreplay.gradients import gradient_matrix
-from coreplay.tasks import Task, batches, evaluate, make, tasks
+from coreplay.tasks import Task, batches, evaluate, features, make, tasks
 from coreplay.tasks import task as named
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +89,27 @@ def test_streams_that_do_not_fit_are_refused():
     half = FederatedStream(["a", "a"], [0, 0], [False] * 2, ["x y", "y"], ["l", None])
     with pytest.raises(InputError, match="1 of 2 samples have no label"):
         make("text_classification", half).collate(half.all())
+
+
+def test_features_are_what_goes_into_the_head():
+    images = load("digits", periods=1)
+    task = make("image_classification", images, channels=2)
+    model, samples = task.model(0), images.of_period(0)[:5]
+    found = features(task, model, samples, size=2)
+    assert found.shape == (5, 64)
+    with torch.no_grad():
+        expected = model[5](torch.from_numpy(found))
+        torch.testing.assert_close(model(task.collate(samples)["image"]), expected)
+    texts = load("synthetic", clients=4, periods=1)
+    small = {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 16, "vocabulary_size": 300}
+    task = make("text_classification", texts, **small)
+    model, samples = task.model(0), texts.of_period(0)[:5]
+    found = features(task, model, samples, size=2)
+    assert model.training
+    with torch.no_grad():
+        batch = task.collate(samples)
+        expected = model.eval()(**{name: batch[name] for name in batch if name != "label"}).logits
+        torch.testing.assert_close(model.classifier(torch.from_numpy(found)), expected)
 
 
 def test_a_task_without_init_gets_a_name_by_the_decorator():

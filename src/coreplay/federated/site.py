@@ -32,7 +32,7 @@ from coreplay.gradients import gradient_matrix
 from coreplay.replay import Buffer, Store
 from coreplay.seeding import generator
 from coreplay.selection import choose
-from coreplay.tasks import Tally, Task, tally
+from coreplay.tasks import Tally, Task, features, tally
 
 Ints = NDArray[np.int64]
 VIEWS = 2**62  # epoch of the first of the views of a sample whose gradients are taken: no training gets there
@@ -127,11 +127,17 @@ class Site:
             budget=self.config.replay.budget_of(client, pool.offered),
             method=replay.strategy,
             seed=generator(self.config.seed, client, period, "selection"),
+            features=lambda: self.features(pool, values),
             new=pool.new,
             seen=pool.seen,
             **replay.options,
         )
         return kept_buffer(pool, kept.indices, client, period)
+
+    def features(self, pool: ClientPool, values: Vector) -> NDArray[np.floating[Any]] | None:
+        """Return the feature vectors of a pool at the model `values`; None if the task has none."""
+        self.flat.load(values)
+        return features(self.task, self.flat.model, pool.samples)
 
     def coordinate(
         self, client: str, period: int, values: Vector, state: bytes | None, broadcast: Broadcast | None

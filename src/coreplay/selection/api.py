@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from coreplay.errors import InputError
 from coreplay.registry import Registry
 from coreplay.seeding import generator
-from coreplay.selection.pool import HasGram, Pool, make_pool, unit_rows, whole_number
+from coreplay.selection.pool import Features, HasGram, Pool, make_pool, unit_rows, whole_number
 
 Ints = NDArray[np.int64]
 Outcome = Ints | tuple[Ints, dict[str, Any]]
@@ -66,7 +66,7 @@ def select(
     budget: int,
     method: str = DEFAULT_METHOD,
     seed: int | np.random.Generator = 0,
-    features: ArrayLike | None = None,
+    features: Features | None = None,
     new: ArrayLike | None = None,
     seen: int | None = None,
     **options: Any,
@@ -85,8 +85,9 @@ def select(
         A name from `selectors()`.
     seed : int or numpy Generator
         Makes every random choice; the same seed gives the same selection.
-    features : (n, k) array, optional
-        Feature vectors for herding, which otherwise takes the gradients.
+    features : (n, k) array or function, optional
+        Feature vectors for herding, which otherwise takes the gradients; or a function that returns them, or None, and
+        is called only by a method that asks for them.
     new : (n,) bool array, optional
         Which samples are new in this period; needed by `approximate_uniform`, `fixed_proportion` and `balanced`.
     seen : int, optional
@@ -121,7 +122,7 @@ def choose(
     budget: int,
     method: str = DEFAULT_METHOD,
     seed: int | np.random.Generator = 0,
-    features: ArrayLike | None = None,
+    features: Features | None = None,
     new: ArrayLike | None = None,
     seen: int | None = None,
     **options: Any,

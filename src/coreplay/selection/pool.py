@@ -1,5 +1,6 @@
 """The pool: what a client can choose from at the end of a period, checked and normalised once for all selectors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from coreplay.errors import InputError
 
 Floats = NDArray[np.float64]
+Features = ArrayLike | Callable[[], ArrayLike | None]
 
 
 @runtime_checkable
@@ -32,8 +34,8 @@ class Pool:
         Number of samples n.
     unit : (n, d) array or None
         Unit gradients, one row a sample; zero rows for zero gradients.
-    features : (n, k) array or None
-        Unit feature vectors, for herding.
+    given_features : (n, k) array, function or None
+        Feature vectors for herding, or a function that returns them or None.
     new : (n,) bool array or None
         Which samples arrived in this period; the others come from the buffer.
     seen : int or None
@@ -43,9 +45,15 @@ class Pool:
     size: int
     unit: NDArray[np.floating[Any]] | None = None
     given_gram: Floats | HasGram | None = None
-    features: NDArray[np.floating[Any]] | None = None
+    given_features: Features | None = None
     new: NDArray[np.bool_] | None = None
     seen: int | None = None
+
+    @cached_property
+    def features(self) -> NDArray[np.floating[Any]] | None:
+        """Unit feature vectors, one row per sample; a function that gives them is called when somebody first asks."""
+        given = self.given_features() if callable(self.given_features) else self.given_features
+        return None if given is None else _of_length(unit_rows(given, "features"), self.size, "features")
 
     @cached_property
     def gram(self) -> Floats:
@@ -86,7 +94,7 @@ def make_pool(
     gradients: ArrayLike | HasGram | None = None,
     *,
     gram: ArrayLike | None = None,
-    features: ArrayLike | None = None,
+    features: Features | None = None,
     new: ArrayLike | None = None,
     seen: int | None = None,
 ) -> Pool:
@@ -103,14 +111,17 @@ def make_pool(
     else:
         unit = unit_rows(gradients, "gradients")
         size = len(unit)
-    return Pool(
+    pool = Pool(
         size=size,
         unit=unit,
         given_gram=given,
-        features=None if features is None else _of_length(unit_rows(features, "features"), size, "features"),
+        given_features=features,
         new=None if new is None else _flags(new, size),
         seen=None if seen is None else whole_number(seen, "seen", least=0),
     )
+    if not callable(features):
+        _ = pool.features  # wrong ones are refused whatever the method
+    return pool
 
 
 def unit_rows(array: Any, name: str) -> NDArray[np.floating[Any]]:

@@ -1,7 +1,7 @@
 """Tasks: a model, a per-sample loss, a collate function and a metric, for a stream."""
 
 from coreplay.tasks.api import make, task, tasks
-from coreplay.tasks.base import Batch, Tally, Task, batches, evaluate, tally
+from coreplay.tasks.base import Batch, Tally, Task, batches, evaluate, features, tally
 from coreplay.tasks.metrics import PeriodMatrix, forgetting, relative_change
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Task",
     "batches",
     "evaluate",
+    "features",
     "forgetting",
     "make",
     "relative_change",

@@ -82,6 +82,10 @@ class Task(ABC):
         """Return how long each sample is, so that batches hold samples of like length."""
         return np.ones(len(samples), dtype=np.int64)
 
+    def features(self, model: nn.Module, batch: Any) -> Tensor | None:
+        """Return a feature vector per sample, shape (n, d), for selectors such as herding; None if there are none."""
+        return None
+
     def files(self) -> dict[str, str]:
         """Return what was learnt from the stream and all clients must share: options that are files, as JSON texts."""
         return {}
@@ -133,19 +137,46 @@ def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -
 
 def tally(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> Tally:
     """Sum the scores of a test set, in evaluation mode, without gradients; the model's mode stays as it was."""
-    order = np.argsort(task.lengths(samples), kind="stable") if len(samples) else np.empty(0, dtype=np.int64)
     total = weight = 0.0
+    with _evaluating(model):
+        for _, batch in _in_order(task, samples, size):
+            total += float(task.scores(model, batch).double().sum())
+            weight += float(task.weights(batch).double().sum())
+    return Tally(total, weight)
+
+
+def features(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> NDArray[np.floating[Any]] | None:
+    """Return the feature vectors of samples, one row each, in evaluation mode; None if the task has none."""
+    rows: NDArray[np.floating[Any]] | None = None
+    with _evaluating(model):
+        for places, batch in _in_order(task, samples, size):
+            found = task.features(model, batch)
+            if found is None:
+                return None
+            if rows is None:
+                rows = np.empty((len(samples), found.shape[1]), dtype=found.numpy().dtype)
+            rows[places] = found.numpy()
+    return rows
+
+
+def _in_order(task: Task, samples: Samples, size: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+    """Go through samples in batches of like length, as they are evaluated; with the places of each batch."""
+    order = np.argsort(task.lengths(samples), kind="stable") if len(samples) else np.empty(0, dtype=np.int64)
+    for start in range(0, len(order), size):
+        places = order[start : start + size]
+        yield places, task.collate(samples[places])
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode, without gradients; afterwards its mode is as it was."""
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            for start in range(0, len(order), size):
-                batch = task.collate(samples[order[start : start + size]])
-                total += float(task.scores(model, batch).double().sum())
-                weight += float(task.weights(batch).double().sum())
+            yield
     finally:
         model.train(training)
-    return Tally(total, weight)
 
 
 def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> float:

@@ -13,7 +13,7 @@ from coreplay.selection.pool import Pool
 
 @selector("herding")
 def herding(pool: Pool, budget: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Greedily match the mean of the features (features=), or else of the gradients."""
+    """Greedily match the mean of the features (of the task in a run), or of the gradients if there are none."""
     if pool.features is None:
         K = pool.gram
     else:
