@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from coreplay.display import Status, duration, following
+from coreplay.display import Status, duration, following, show_markdown
 from coreplay.federated import Event
 
 EVENTS = [
@@ -39,6 +39,28 @@ def test_status_line_shows_clients():
     for event in EVENTS[:-1]:
         status.take(event)
     assert status.line() == "period 1/2, measuring and choosing, client 4/4, loss 5, perplexity 200.1"
+
+
+def test_a_figure_of_an_earlier_period_says_so():
+    status = Status()
+    for event in [*EVENTS, Event("client", 1, 0, {"done": 1, "of": 4, "clients": 1, "client": "ann"})]:
+        status.take(event)
+    assert status.line() == "period 2/2, round 1/2, client 1/4, perplexity 200.1 after period 1"
+    status.take(Event("round", 1, 0, {"loss": 4.0, "clients": 4}))
+    assert status.line().endswith("loss 4, perplexity 200.1 after period 1")
+
+
+def test_the_first_seconds_say_what_goes_on(capsys):
+    with following("") as observe:
+        observe(Event("starting", 0, 0, {"workers": 2}))
+        observe(Event("starting", 0, 0, {"workers": 1}))
+    assert capsys.readouterr().err.splitlines() == ["starting 2 worker processes", "starting 1 worker process"]
+    assert Status().line() == "preparing the data and the model"
+
+
+def test_tables_in_a_pipe_have_no_escapes_but_those_that_keep_the_columns(capsys):
+    show_markdown("| naive\\_uniform | a \\| b |")
+    assert capsys.readouterr().out == "| naive_uniform | a \\| b |\n"
 
 
 def test_live_display_on_a_terminal(monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 
 from coreplay.cli import main
 from coreplay.engines import WorkerError, run
+from coreplay.errors import InputError
 from coreplay.federated import Config, RunFolder
 
 TINY = {  # images: each process would spend five seconds on loading transformers
@@ -220,6 +221,39 @@ def test_a_finished_run_is_shown_and_not_done_again(place, capsys):
     assert (place / "done/run.log").read_text() == before
 
 
+def test_a_finished_run_whose_data_has_grown_says_so(tmp_path, capsys):
+    def write(periods):
+        rows = [
+            {"client_id": client, "text": f"word{k} of {client}", "period": period, "split": split}
+            for period in range(periods)
+            for client in ("ann", "bo")
+            for split, count in (("train", 4), ("test", 2))
+            for k in range(count)
+        ]
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write(2)
+    sizes = {"layers": 1, "hidden": 8, "heads": 1, "feed_forward": 8, "vocabulary_size": 60}
+    config = {
+        "stream": {"source": "files", "options": {"path": str(tmp_path / "data.jsonl")}},
+        "task": {"name": "masked_lm", "options": sizes},
+        "federated": {"rounds": 1},
+        "replay": {"strategy": "none"},
+        "engine": {"workers": 1},
+    }
+    run(Config.make(config), tmp_path / "run")
+    assert call(capsys, "run", "--resume", tmp_path / "run")[0] == 0
+    write(3)
+    code, out, err = call(capsys, "run", "--resume", tmp_path / "run")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "periods 2 to 3 (+1), training samples 16 to 24 (+8), test samples 8 to 12 (+4)" in err
+    assert "start a new run" in err
+    with pytest.raises(InputError, match="has changed since it began"):
+        run(Config.make(config), tmp_path / "run", resume=True)
+    (tmp_path / "data.jsonl").unlink()
+    assert "| 2 | " in call(capsys, "run", "--resume", tmp_path / "run")[1], "without the data there is still the table"
+
+
 def test_config_is_printed_as_it_can_be_read(place, tmp_path, capsys):
     code, out, _ = call(capsys, "run", "--preset", "small", "--set", "replay.budget=7", "--print-config")
     assert code == 0
@@ -306,6 +340,33 @@ def test_runs_lists_what_there_is(place, tmp_path, capsys):
     assert "| done | corrective | 3 | 0 | finished | accuracy" in call(capsys, "runs", place)[1]
     assert "no runs below" in call(capsys, "runs", tmp_path)[1]
     assert call(capsys, "runs", tmp_path / "absent")[0] == 2
+
+
+def test_strategies_that_choose_nothing_have_no_budget(tmp_path, capsys):
+    config = Config.make(TINY, {"replay.strategy": "none", "federated.rounds": 1})
+    summary = run(config, tmp_path / "none").summary
+    assert summary["budget"] is None
+    (row,) = json.loads(call(capsys, "runs", tmp_path, "--json")[1])
+    assert row["budget"] is None
+    assert "| none | none |  | 0 | finished |" in call(capsys, "runs", tmp_path)[1]
+    shown = call(capsys, "run", "--resume", tmp_path / "none")[1]
+    assert shown.startswith("Strategy none, seed 0: accuracy")
+
+
+def test_figures_of_a_column_have_the_same_number_of_decimals(place, tmp_path, capsys):
+    shutil.copytree(place / "done", tmp_path / "a")
+    shutil.copytree(place / "done", tmp_path / "b")
+    for name, figures in (("a", [0.5, 0.25]), ("b", [0.0123456, 0.75])):
+        file = tmp_path / name / "summary.json"
+        summary = json.loads(file.read_text())
+        summary["metrics"] |= {"accuracy": figures}
+        file.write_text(json.dumps(summary))
+    shown = call(capsys, "runs", tmp_path)[1]
+    assert "accuracy 0.2500" in shown
+    assert "accuracy 0.7500" in shown
+    shown = call(capsys, "run", "--resume", tmp_path / "b")[1]
+    assert "| 1 | 0.0123 |" in shown
+    assert "| 2 | 0.7500 |" in shown
 
 
 def test_the_log_has_times(place):

@@ -4,6 +4,7 @@ On a terminal a run is two lines that change; elsewhere it is a line a round and
 error, because standard output is for results.
 """
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def show_markdown(text: str) -> None:
-    """Show Markdown with tables drawn on a terminal, and as it is in a pipe."""
+    r"""Show Markdown with tables drawn on a terminal, and as text in a pipe, without escapes other than ``\|``."""
     if not sys.stdout.isatty():
-        typer.echo(text)
+        typer.echo(re.sub(r"\\([\\<`*_\[\]])", r"\1", text))
         return
     from rich.console import Console
     from rich.markdown import Markdown
@@ -52,7 +53,10 @@ class Status:
     period: int = 0
     round: int = 0
     clients: str = ""
+    loss: float | None = None  # of the last round of this period
     figures: dict[str, float] = field(default_factory=dict)
+    measured: int = 0  # the period after which the figures were measured
+    doing: str = "preparing the data and the model"  # before the run begins
     steps: float = 0.0  # rounds trained, and the part of the present one
     began: float = 0.0
     first: float = 0.0  # steps that were done when the run went on
@@ -60,6 +64,10 @@ class Status:
     def take(self, event: "Event") -> None:
         """Bring the status up to date."""
         facts = event.facts
+        if event.kind == "starting":
+            self.doing = f"starting {facts['workers']} worker process{'' if facts['workers'] == 1 else 'es'}"
+        if event.period != self.period:
+            self.loss = None
         self.period, self.round, self.clients = event.period, event.round, ""
         if event.kind == "begin":
             self.rounds, self.began = facts["rounds"], self.clock()
@@ -71,10 +79,10 @@ class Status:
             self.clients = f"client {done}/{facts['of']}"
             self.steps += done / facts["of"] if event.round < self._rounds else 0
         elif event.kind == "round":
-            self.figures["loss"] = facts["loss"]
+            self.loss = facts["loss"]
             self.steps += 1
         elif event.kind == "evaluated":
-            self.figures |= facts
+            self.figures, self.measured = facts, event.period
 
     @property
     def total(self) -> int:
@@ -108,12 +116,16 @@ class Status:
         >>> status.line()
         'period 1/2, round 2/4, client 3/6'
         """
+        if not self.rounds:
+            return self.doing
         parts = [f"period {min(self.period + 1, self.periods)}/{self.periods}"]
         parts.append(
             f"round {self.round + 1}/{self._rounds}" if self.round < self._rounds else "measuring and choosing"
         )
         parts += [self.clients] if self.clients else []
-        return ", ".join(parts + [f"{name} {value:.4g}" for name, value in self.figures.items()])
+        parts += [] if self.loss is None else [f"loss {self.loss:.4g}"]
+        when = "" if self.measured == self.period else f" after period {self.measured + 1}"
+        return ", ".join(parts + [f"{name} {value:.4g}{when}" for name, value in self.figures.items()])
 
 
 @contextmanager
@@ -133,7 +145,9 @@ def _plain(title: str, rounds: bool) -> "Observer":
         status.take(event)
         facts = event.facts
         text = None
-        if event.kind == "begin" and (event.period or event.round):
+        if event.kind == "starting":
+            text = status.line()
+        elif event.kind == "begin" and (event.period or event.round):
             text = f"goes on in period {event.period + 1}, round {event.round + 1}"
         elif event.kind == "round" and rounds:
             left = status.left()
@@ -164,7 +178,7 @@ def _live(title: str) -> Iterator["Observer"]:
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}")
     )
     task = bar.add_task(title, total=None, left="")
-    with Live(Group(bar, Text()), console=console, refresh_per_second=8, transient=True) as live:
+    with Live(Group(bar, Text(status.line())), console=console, refresh_per_second=8, transient=True) as live:
 
         def observe(event: "Event") -> None:
             status.take(event)
@@ -172,7 +186,7 @@ def _live(title: str) -> Iterator["Observer"]:
                 console.print(Text(f"warning: {event.facts['text']}", style="yellow"))
             left = status.left()
             text = f"about {duration(left)} left" if left is not None else ""
-            bar.update(task, total=status.total, completed=status.steps, left=text)
+            bar.update(task, total=status.total or None, completed=status.steps, left=text)
             live.update(Group(bar, Text(status.line(), overflow="ellipsis", no_wrap=True)))
 
         yield observe

@@ -11,6 +11,7 @@ from coreplay.errors import InputError, unknown
 from coreplay.kinds import check_kind
 
 F = TypeVar("F", bound=Callable[..., Any])
+own: dict[tuple[str, str], str] = {}  # the kind and name of what is registered outside this package: its module
 
 
 class Registry(Generic[F]):
@@ -50,6 +51,8 @@ class Registry(Generic[F]):
             if name in self._entries:
                 raise InputError(f"{self.kind} {name!r} is registered twice: choose another name")
             self._entries[name] = function
+            if function.__module__.partition(".")[0] != "coreplay":
+                own[self.kind, name] = function.__module__
             return function
 
         return decorate

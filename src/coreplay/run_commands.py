@@ -1,7 +1,8 @@
 """`coreplay run` and `runs`. Thin; heavy imports are inside the commands."""
 
 import json
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,9 +64,9 @@ def run(
         typer.echo(config.toml(), nl=False)
         return
     from coreplay.engines import run as carry_out
-    from coreplay.federated import RunFolder
+    from coreplay.engines.api import finished
 
-    summary = RunFolder(folder).summary() if resume else None
+    summary = finished(folder) if resume else None
     if summary is not None:
         typer.echo(f"the run in {folder} is finished already; this is its summary", err=True)
     else:
@@ -120,25 +121,38 @@ def _told(summary: dict[str, Any]) -> str:
     """Return the figures after each period as a Markdown table."""
     name, metrics = summary["metric"], summary["metrics"]
     columns = [column for column in (name, "relative_change", "forgetting") if column in metrics]
+    budget = "" if summary["budget"] is None else f", budget {summary['budget']}"
     lines = [
-        f"Strategy {summary['strategy']}, budget {summary['budget']}, seed {summary['seed']}: {name} on the test sets "
+        f"Strategy {summary['strategy']}{budget}, seed {summary['seed']}: {name} on the test sets "
         "of all periods after each period, and how much worse it is on periods seen than at its best (forgetting).",
         "",
         "| period | " + " | ".join(column.replace("_", " ") for column in columns) + " |",
         "|---" * (len(columns) + 1) + "|",
     ]
-    for k in range(len(metrics[name])):
-        cells = [_cell(column, metrics[column][k]) for column in columns]
-        lines.append(f"| {k + 1} | " + " | ".join(cells) + " |")
+    cells = [_cells(column, metrics[column]) for column in columns]
+    lines += [f"| {k} | " + " | ".join(row) + " |" for k, row in enumerate(zip(*cells, strict=True), 1)]
     seconds = ", ".join(f"{phase} {duration(spent)}" for phase, spent in summary["seconds"].items())
     sent = f"{summary['bytes_up'] / 1e6:.1f} MB up, {summary['bytes_down'] / 1e6:.1f} MB down"
     return "\n".join([*lines, "", f"Time: {seconds}. Exchanged: {sent}."]) + "\n"
 
 
-def _cell(column: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:+.1%}" if column == "relative_change" else f"{value:.4g}"
+def _cells(name: str, values: Sequence[float | None]) -> list[str]:
+    from coreplay.report.texts import column
+
+    if name == "relative_change":
+        return ["–" if value is None else f"{value:+.1%}" for value in values]
+    return column(values)
+
+
+def interrupt_once() -> None:
+    """Ignore all interrupts after the first: `timeout -s INT` sends two, and the second would stop the cleaning up."""
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 @contextmanager
@@ -178,6 +192,7 @@ def runs(
     Example: `coreplay runs demo --json`
     """
     from coreplay.federated.listing import list_runs
+    from coreplay.report.texts import column
 
     found = list_runs(folder)
     if as_json:
@@ -187,11 +202,16 @@ def runs(
         typer.echo(f"no runs below {folder}")
         return
     lines = ["| run | strategy | budget | seed | state | figure | time |", "|---|---|---|---|---|---|---|"]
+    figures: dict[str, str] = {}
+    for metric in {run.metric for run in found}:
+        some = [run for run in found if run.metric == metric and run.figure is not None]
+        figures |= {
+            run.name: f"{metric} {text}" for run, text in zip(some, column(r.figure for r in some), strict=True)
+        }
     for run in found:
         state = run.state if run.period is None else f"{run.state}, period {run.period + 1}, round {run.round}"
-        figure = f"{run.metric} {run.figure:.4g}" if run.figure is not None else ""
         spent = duration(run.seconds) if run.seconds is not None else ""
-        cells = (run.name, run.strategy, run.budget, run.seed, state, figure, spent)
+        cells = (run.name, run.strategy, run.budget, run.seed, state, figures.get(run.name), spent)
         lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
     show_markdown("\n".join(lines))
     for run in found:

@@ -147,10 +147,13 @@ def _carry_out(board: "Board", folder: Path, on: str, processes: int | None, tic
 
 def table(board: "Board") -> str:
     """Return the state of all runs as a Markdown table: a row a strategy, a column a budget, a figure a seed."""
+    from coreplay.report.texts import column
+
     budgets = list(dict.fromkeys(planned.budget for planned in board.runs))
     cells: dict[tuple[str, str], list[str]] = {}
-    for planned in board.runs:
-        cells.setdefault((planned.strategy, planned.budget), []).append(_mark(board.entries[planned.name]))
+    figures = column(board.entries[planned.name].figure for planned in board.runs)
+    for planned, figure in zip(board.runs, figures, strict=True):
+        cells.setdefault((planned.strategy, planned.budget), []).append(_mark(board.entries[planned.name], figure))
     lines = [
         "| strategy | " + " | ".join(f"budget {budget}" if budget else "no budget" for budget in budgets) + " |",
         "|---" * (len(budgets) + 1) + "|",
@@ -161,10 +164,10 @@ def table(board: "Board") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mark(entry: "Entry") -> str:
+def _mark(entry: "Entry", figure: str) -> str:
     """Show a run in a cell: its figure, how far it is, or that it failed."""
     if entry.state == "finished":
-        return f"{entry.figure:.4g}" if entry.figure is not None else "done"
+        return figure if entry.figure is not None else "done"
     return {"running": f"{entry.done:.0%}", "failed": "failed", "waiting": "·"}[entry.state]
 
 

@@ -1,6 +1,7 @@
 """The local engine: the same results with any number of workers, after deaths, and after going on."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from coreplay.engines import LocalEngine, WorkerError, prepare, run
 from coreplay.errors import InputError
 from coreplay.federated import Config, FlatModel, make_algorithm, train
 from coreplay.replay import Store
+from coreplay.selection import select
 
 RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl")
 TINY = {
@@ -103,6 +106,37 @@ def test_one_and_two_workers_give_the_same_bits(changes, things, engine, tmp_pat
             assert all(0 < held[client] <= budgets[client] for client in held)
 
 
+@pytest.mark.parametrize("featureless", [False, True])
+def test_herding_uses_the_features_of_the_task(featureless, things, tmp_path, monkeypatch):
+    """Without features it follows the gradients."""
+    task = things.task
+    if featureless:
+        (tmp_path / "featureless.py").write_text(FEATURELESS)
+        monkeypatch.syspath_prepend(tmp_path)
+        task = import_module("featureless").Featureless(things.task)
+    settings = config(replay__strategy="herding")
+    with LocalEngine(things.stream, task, things.start, workers=1) as made:
+        made.begin(settings, tmp_path)
+        made.rewind(-1)
+        made.choose(0, list(things.stream.clients), things.start, lambda facts: None)
+    flat = FlatModel(things.task.model(0))
+    flat.load(things.start)
+    model = flat.model.eval()
+    same = []
+    with Store.open(tmp_path / "buffers.sqlite") as store, torch.no_grad():
+        for client in things.stream.clients:
+            samples = things.stream.samples(client, 0)
+            means = []
+            for k in range(len(samples)):  # one sentence at a time: no padding, no masks
+                ids, _ = things.task.vocabulary.encode(samples[[k]].texts, 16)
+                means.append(model.bert(input_ids=torch.from_numpy(ids)).last_hidden_state[0].mean(dim=0).numpy())
+            kept = select(gram=np.eye(len(samples)), budget=3, method="herding", features=np.stack(means))
+            found = sorted(item.key for item in store.load(client).items)
+            expected = sorted(f"{number:016x}" for number in samples.ids[kept].tolist())
+            same.append(found == expected)
+    assert all(same) is not featureless
+
+
 def test_replay_changes_the_training(things, engine, tmp_path):
     rounds = {}
     for strategy in ("none", "naive_uniform"):
@@ -149,6 +183,23 @@ def test_a_killed_worker_is_replaced_and_its_clients_tried_again(things, tmp_pat
 
 def pids(engine: LocalEngine) -> list[int]:
     return [worker._process.pid for worker in engine._workers]
+
+
+FEATURELESS = """
+class Featureless:
+    'A task without features.'
+
+    def __init__(self, task):
+        self._task = task
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._task, name)
+
+    def features(self, model, batch):
+        return None
+"""
 
 
 FAILING = """
@@ -229,8 +280,63 @@ class Unseen:
 
 
 def test_a_task_that_workers_can_not_import_is_explained(things):
-    with pytest.raises(WorkerError, match="could not begin: No module named"):
+    with pytest.raises(InputError, match=r"can't import the task: No module named .* define its class in a module"):
         LocalEngine(things.stream, Unseen(), things.start, workers=1)
+
+
+SELECTOR = """
+import numpy as np
+from coreplay.selection import selector
+@selector("first_ones")
+def first_ones(pool, budget, rng):
+    "Keep the first."
+    return np.arange(budget)
+"""
+DIGITS = """
+import coreplay
+config = coreplay.Config.make({
+    "stream": {"source": "digits", "options": {"clients": 2, "periods": 2}},
+    "task": {"name": "image_classification", "options": {"channels": 2}},
+    "federated": {"rounds": 1},
+    "replay": {"strategy": "first_ones", "budget": 2},
+    "engine": {"workers": 1},
+})
+"""
+RUN = 'print(coreplay.run(config, "new").summary["strategy"])\n'
+
+
+def indented(text):
+    return "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in text.splitlines())
+
+
+PROGRAMS = {  # arguments of Python, what goes into program.py or standard input, and the error
+    "no guard": (["program.py"], SELECTOR + DIGITS + RUN, 'under `if __name__ == "__main__":`'),
+    "from standard input": (["-"], SELECTOR + DIGITS + RUN, "read from standard input"),
+    "in a cell": (["-c", SELECTOR + DIGITS + RUN], "", "strategy 'first_ones' .* put it into a module"),
+    "under the guard": (["program.py"], indented(SELECTOR + DIGITS + RUN), "strategy 'first_ones' .* put it into a mo"),
+    "in a module": (["-c", "import own_selector\n" + DIGITS + RUN], "", None),
+}
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_what_workers_can_not_import_is_explained_before_any_training(case, tmp_path):
+    arguments, text, words = PROGRAMS[case]
+    (tmp_path / "own_selector.py").write_text(SELECTOR)
+    (tmp_path / "program.py").write_text(text)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    if words is None:
+        assert (done.stdout, done.stderr) == ("first_ones\n", "")
+        return
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("coreplay.errors.InputError: ")
+    assert re.search(words, last)
+    assert done.stderr.count("Traceback") == 1
+    assert not (tmp_path / "new").exists()
 
 
 def test_bad_input_is_found_before_any_work(things, tmp_path):

@@ -4,18 +4,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from coreplay.data import FederatedStream, load
-from coreplay.engines.local import LocalEngine
+from coreplay.engines.importing import check_cells, check_main, check_missing
+from coreplay.engines.local import LocalEngine, cores
 from coreplay.errors import InputError
 from coreplay.federated.config import FLOWER, LOCAL, Config
-from coreplay.federated.events import Observer
+from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import FlatModel, Vector
-from coreplay.federated.folder import RunFolder
+from coreplay.federated.folder import STREAM, RunFolder
 from coreplay.federated.run import Conductor, Run, check
 from coreplay.federated.sampling import sample_clients
 from coreplay.federated.tracker import check_trackers
-from coreplay.federated.watching import watching
+from coreplay.federated.watching import check_alone, watching
 from coreplay.gradients.selected import select_parameters
 from coreplay.replay import Store
 from coreplay.tasks import Task, make
@@ -32,12 +34,30 @@ class Prepared:
 
 def prepare(config: Config) -> Prepared:
     """Make the stream, the task and the first model of a run, and check that they fit the configuration."""
-    stream = sample_clients(load(config.stream.source, **config.stream.options), config.stream)
+    stream = _stream(config)
     check(config, stream)
     task = make(config.task.name, stream, **config.task.options)
     model = task.model(config.seed)
     select_parameters(model, config.gradients.parameters)  # a pattern that fits nothing is said now
     return Prepared(stream, task, FlatModel(model).numpy().copy())
+
+
+def _stream(config: Config) -> FederatedStream:
+    return sample_clients(load(config.stream.source, **config.stream.options), config.stream)
+
+
+def finished(folder: Path | str) -> dict[str, Any] | None:
+    """Return the summary of a finished run, None if it is not finished; an `InputError` if its data has changed."""
+    place = RunFolder.open(folder)
+    summary = place.summary()
+    if summary is not None and (place.path / STREAM).exists():
+        config = place.config()
+        try:
+            stream = _stream(config)
+        except (InputError, OSError):  # the data is not there any more, but the figures are
+            return summary
+        place.check_stream(stream, config.periods)
+    return summary
 
 
 def run(
@@ -53,17 +73,20 @@ def run(
 
     Parameters
     ----------
-    config
+    config : Config
         The configuration; when going on, that of the folder counts, except for the engine's workers and checkpoints.
-    folder
+    folder : path, optional
         Where the run is kept; by default `runs/NAME`, with a name made of strategy, budget and seed.
-    resume
+    resume : bool
         Go on with the run in the folder, from its last checkpoint.
-    observer
-        Told of everything that happens.
-    prepared, engine
-        To share streams, models and worker processes between runs; each is made if absent.
+    observer : function, optional
+        Called with every `Event` of the run.
+    prepared : Prepared, optional
+        The stream, the task and the first model, to share them between runs; made if absent.
+    engine : LocalEngine, optional
+        Worker processes, to share them between runs; started if absent.
     """
+    check_main()
     path = Path(folder) if folder is not None else Path("runs") / default_name(config)
     if resume:
         place = RunFolder.open(path)
@@ -77,18 +100,24 @@ def run(
     check_trackers(config.trackers, installed=True)
     if config.engine.name != LOCAL:
         return _over_flower(config, path, resume, observer, prepared)
+    check_cells(config)
     if resume:
+        check_alone(path)
         Store.open(path / "buffers.sqlite").close()
     things = prepared or prepare(config)
-    if not resume:
-        place = RunFolder.create(path, config)
     with ExitStack() as stack:
+        if engine is None:
+            workers = config.engine.workers or cores()
+            if observer is not None:
+                observer(Event("starting", 0, 0, {"workers": workers}))
+            engine = stack.enter_context(LocalEngine(things.stream, things.task, things.start, workers))
+        check_missing(config, engine.missing)
+        if not resume:  # only now: a program that workers can't import leaves no folder
+            place = RunFolder.create(path, config)
+        place.check_stream(things.stream, config.periods)
         watched = stack.enter_context(watching(config, path, observer))
-        serving = engine or stack.enter_context(
-            LocalEngine(things.stream, things.task, things.start, config.engine.workers)
-        )
-        serving.begin(config, path)
-        return Conductor(config, things.stream, things.task, serving, place, things.start, watched).run()
+        engine.begin(config, path)
+        return Conductor(config, things.stream, things.task, engine, place, things.start, watched).run()
 
 
 def _over_flower(config: Config, path: Path, resume: bool, observer: Observer | None, prepared: Prepared | None) -> Run:

@@ -23,6 +23,7 @@ from coreplay.coordination.messages import NEVER
 from coreplay.coordination.secure.exchange import secure_sum
 from coreplay.data import FederatedStream
 from coreplay.engines import worker as jobs
+from coreplay.engines.importing import UNGUARDED, check_main, known_here
 from coreplay.engines.shared import SharedVector
 from coreplay.engines.sums import deal
 from coreplay.errors import InputError
@@ -36,6 +37,10 @@ from coreplay.tasks import Tally, Task
 
 MEASURED_AT_ONCE = 1024  # test samples a job
 CHOSEN_AT_ONCE = 8  # clients a job of a selection
+NO_GUARD = (
+    "worker processes import the program, which then starts a run of its own: put what the program does under "
+    '`if __name__ == "__main__":`'
+)
 
 
 class WorkerError(EngineError):
@@ -47,13 +52,18 @@ class LocalEngine:
 
     Parameters
     ----------
+    stream : FederatedStream
+        The data of all clients.
+    task : Task
+        What is learnt; its class must be in a module that worker processes can import.
     start : vector
         The model that runs start from; only its size and type matter here.
     workers : int, optional
-        Processes; by default as many as this process may use cores.
+        Worker processes; by default one per core that this process may use.
     """
 
     def __init__(self, stream: FederatedStream, task: Task, start: Vector, workers: int | None = None) -> None:
+        check_main()
         self.stream, self.task = stream, task
         stream.ids  # noqa: B018  computed once here instead of in every worker
         self._sizes: dict[str, int] = {}
@@ -63,15 +73,16 @@ class LocalEngine:
         self._scratch: Path | None = None
         # not forked, from us or from a server: arrow and torch have threads, whose locks a fork copies held
         self._context = multiprocessing.get_context("spawn")
-        self._model = SharedVector(len(start), start.dtype.name)
         self._workers: list[_Process] = []
         try:
+            with _uninterrupted():
+                self._model = SharedVector(len(start), start.dtype.name)
             for place in range(workers or cores()):
                 self._start(place)
-            for process in self._workers:
-                process.check()
+            self.missing = {key for process in self._workers for key in process.check()}  # registered here, not there
         except BaseException:
-            self.close()
+            if hasattr(self, "_model"):
+                self.close()
             raise
 
     def __enter__(self) -> "LocalEngine":
@@ -264,7 +275,8 @@ class LocalEngine:
         with _uninterrupted():
             process = _Process(self._context, SharedVector(size, dtype))
             self._workers[place : place + 1] = [process]
-        process.send(jobs.Setup(self.stream, self.task, size, dtype, self._model.name, process.total.name))
+        names = (self._model.name, process.total.name)
+        process.send(jobs.Setup(self.stream, self.task, size, dtype, *names, known_here()))
 
 
 class _Process:
@@ -296,20 +308,26 @@ class _Process:
         except (EOFError, OSError):
             self._process.join(5)
             code = self._process.exitcode
-            how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-            return jobs.Failure("", f"its worker process died ({how}); is memory short?", "")
+            if code == UNGUARDED:
+                return jobs.Failure("", NO_GUARD, "", expected=True)
+            how = f"exit code {code}); what it printed says why"
+            if code is not None and code < 0:
+                how = f"killed by signal {-code}); is memory short?"
+            return jobs.Failure("", f"its worker process died ({how}", "")
 
     def ask(self, message: Any) -> None:
         """Send a message and wait for its reply, which must be no failure."""
         self.send(message)
         self.check()
 
-    def check(self) -> None:
+    def check(self) -> Any:
+        """Return the reply, which must be no failure."""
         reply = self.receive()
         if isinstance(reply, jobs.Failure):
             if reply.expected:
                 raise InputError(reply.message)
             raise WorkerError(f"a worker process could not begin: {reply.message}\n{reply.trace}")
+        return reply
 
     def close(self) -> None:
         self.connection.close()

@@ -16,8 +16,10 @@ from typing import Any
 
 from coreplay.coordination import Broadcast
 from coreplay.data import FederatedStream
+from coreplay.engines.importing import Key, import_all
 from coreplay.engines.shared import SharedVector
 from coreplay.engines.sums import add_weighted
+from coreplay.errors import InputError
 from coreplay.federated.config import Config
 from coreplay.federated.flat import FlatModel
 from coreplay.federated.site import Answer, Site
@@ -36,6 +38,7 @@ class Setup:
     dtype: str
     model: str  # names of shared memory: the global model, and this worker's sum
     total: str
+    own: dict[Key, str]  # what the user registered: its module
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class Worker:
         self._model = SharedVector(setup.size, setup.dtype, setup.model)
         self._total = SharedVector(setup.size, setup.dtype, setup.total)
         self._flat = FlatModel(setup.task.model(0))
+        self.missing = import_all(setup.own)
         self._site: Site | None = None
         self.client = ""  # whom the worker is busy with
 
@@ -193,27 +197,37 @@ def _give_memory_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def _unpacked(data: bytes) -> Any:
+    try:
+        return ForkingPickler.loads(data)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"worker processes can't import the task: {error}; define its class in a module (a .py file, and not under "
+            '`if __name__ == "__main__":`)'
+        ) from None
+
+
 def main(connection: Connection) -> None:
     """Serve jobs until the engine is gone."""
     import torch
     from threadpoolctl import threadpool_limits
-
-    from coreplay.errors import InputError
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the engine's affair
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     with threadpool_limits(1):
         worker: Worker | None = None
+        reply: Any
         while True:
             try:
                 data = connection.recv_bytes()
             except (EOFError, OSError):
                 return
             try:
-                job = ForkingPickler.loads(data)  # may fail: a task must live in a module that can be imported here
+                job = _unpacked(data)
                 if isinstance(job, Setup):
-                    worker, reply = Worker(job), None
+                    worker = Worker(job)
+                    reply = worker.missing
                 else:
                     assert worker is not None, "the first message is the setup"
                     worker.client = ""

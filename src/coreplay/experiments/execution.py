@@ -55,8 +55,12 @@ def carry_out(
 
     Parameters
     ----------
+    board
+        The runs, and how far each is.
+    folder
+        The folder of the sweep.
     processes
-        How many runs at a time; by default one a core.
+        How many runs at a time; by default one per core.
     tick
         Called several times a second while runs go on, to show them.
     """

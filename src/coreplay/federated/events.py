@@ -9,8 +9,9 @@ from typing import Any
 class Event:
     """Something happened.
 
-    `kind` is one of: begin (facts: the rounds of each period), client (done, of), round (loss), evaluated (the figures
-    after a period), coordination (round, objective), selected, warning (text), end (the summary).
+    `kind` is one of: starting (facts: how many worker processes; by the local engine, before a run begins), begin (the
+    rounds of each period), client (done, of), round (loss), evaluated (the figures after a period),
+    coordination (round, objective), selected, warning (text), end (the summary).
     """
 
     kind: str

@@ -2,6 +2,7 @@
 
 config.toml            as resolved, with comments
 versions.json          of Python, coreplay and what it builds on
+stream.json            how much data the stream had when the run began (local engine)
 checkpoint.safetensors the model, the server's state, and how far the run is
 buffers.sqlite         what the clients keep (made by the local engine)
 metrics.jsonl          one line a period and test set; metrics.parquet: the same
@@ -26,11 +27,13 @@ from safetensors.numpy import save_file
 from coreplay.errors import InputError
 from coreplay.federated.algorithm import State
 from coreplay.federated.config import Config
+from coreplay.federated.engine import Census
 from coreplay.federated.flat import Vector
 from coreplay.files import copy, is_half_written, read_json, replacing, write_json, write_text
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 CHECKPOINT, CONFIG, FAILURE, SUMMARY = "checkpoint.safetensors", "config.toml", "failure.txt", "summary.json"
+STREAM = "stream.json"
 
 
 @dataclass
@@ -120,6 +123,26 @@ class RunFolder:
         except InputError:
             (self.path / CHECKPOINT).unlink()
             checkpoint.unlink(missing_ok=True)
+
+    def check_stream(self, stream: Census, periods: int | None) -> None:
+        """Note how much data the stream has up to this period; raise an `InputError` if that was noted otherwise."""
+        now = {"clients": len(stream.clients), "periods": periods or stream.periods}
+        for split, name in (("train", "training samples"), ("test", "test samples")):
+            now[name] = int(stream.counts(split)[:, : now["periods"]].sum())
+        if not (self.path / STREAM).exists():
+            write_json(self.path / STREAM, now)
+            return
+        then = read_json(self.path / STREAM)
+        if not isinstance(then, dict) or not all(isinstance(then.get(key), int) for key in now):
+            raise InputError(f"{str(self.path / STREAM)!r} is damaged: delete it if the data is still the same")
+        changed = [
+            f"{key} {then[key]} to {now[key]} ({now[key] - then[key]:+d})" for key in now if now[key] != then[key]
+        ]
+        if changed:
+            raise InputError(
+                f"the data of the run in {str(self.path)!r} has changed since it began: {', '.join(changed)}; a run "
+                "does not take in new data: start a new run in another folder"
+            )
 
     def failure(self) -> str:
         """Return why the run failed when it was last tried in a sweep, in a line; nothing if it did not."""

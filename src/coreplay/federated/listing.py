@@ -49,7 +49,7 @@ def _listed(path: Path, below: Path) -> Listed:
         about: dict[str, Any] = {
             "name": name,
             "strategy": config.replay.strategy,
-            "budget": config.replay.share or config.replay.budget,
+            "budget": config.replay.usual_budget(),
             "seed": config.seed,
         }
         summary = place.summary()

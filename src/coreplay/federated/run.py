@@ -253,7 +253,7 @@ class Conductor:
             metrics["relative_change"] = relative_change(metrics[name], before).tolist()
         summary = {
             "strategy": self.config.replay.strategy,
-            "budget": self.config.replay.share or self.config.replay.budget,
+            "budget": self.config.replay.usual_budget(),
             "seed": self.config.seed,
             "metric": name,
             "lower_is_better": self.task.lower_is_better,

@@ -65,15 +65,23 @@ def is_running(folder: Path | str) -> bool:
     return False
 
 
+def check_alone(folder: Path | str) -> None:
+    """Raise an `InputError` if some process carries out the run in this folder now."""
+    if is_running(folder):
+        raise _busy(folder)
+
+
+def _busy(folder: Path | str) -> InputError:
+    return InputError(f"another process is carrying out the run in {str(folder)!r}: wait until it ends")
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[TextIO]:
     with (folder / LOG).open("a", encoding="utf-8", buffering=1) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(
-                f"another process is carrying out the run in {str(folder)!r}: wait until it ends"
-            ) from None
+            raise _busy(folder) from None
         yield file
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import textwrap
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 _SEPARATORS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
@@ -32,6 +33,18 @@ def counted(number: int, thing: str) -> str:
     ('1 run', '2 runs')
     """
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def column(values: Iterable[float | None], digits: int = 4) -> list[str]:
+    """Return the numbers of a column with as many decimals as give the largest one so many digits.
+
+    >>> column([297.31, 9.6234, None]), column([0.84051, -0.01]), column([12345.6], digits=3)
+    (['297.3', '9.6', '–'], ['0.8405', '-0.0100'], ['12346'])
+    """
+    numbers = list(values)
+    largest = max((abs(v) for v in numbers if v is not None and math.isfinite(v)), default=0.0)
+    decimals = max(digits - 1 - math.floor(math.log10(largest)), 0) if largest else 0
+    return ["–" if v is None else f"{v:.{decimals}f}" for v in numbers]
 
 
 def escaped(text: object) -> str:
