@@ -6,7 +6,7 @@ error, because standard output is for results.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,6 +42,16 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def without(missing: Sequence[str]) -> str:
+    """Say on which test sets a figure was measured.
+
+    >>> without([]), without(["ann", "bo"])
+    ('all test sets', "the test sets of all clients but 'ann', 'bo'")
+    """
+    some = ", ".join(map(repr, missing[:3])) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return f"the test sets of all clients but {some}" if missing else "all test sets"
+
+
 @dataclass
 class Status:
     """Where a run is, from the events that it told."""
@@ -74,7 +84,7 @@ class Status:
             self.figures["loss"] = facts["loss"]
             self.steps += 1
         elif event.kind == "evaluated":
-            self.figures |= facts
+            self.figures |= {name: value for name, value in facts.items() if name != "missing"}
 
     @property
     def total(self) -> int:
@@ -139,8 +149,9 @@ def _plain(title: str, rounds: bool) -> "Observer":
             left = status.left()
             text = status.line() + (f", about {duration(left)} left" if left else "")
         elif event.kind == "evaluated":
-            figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items())
-            text = f"period {event.period + 1}/{status.periods} is trained: {figures} on all test sets"
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items() if name != "missing")
+            where = without(facts.get("missing", ()))
+            text = f"period {event.period + 1}/{status.periods} is trained: {figures} on {where}"
         elif event.kind == "selected":
             text = f"period {event.period + 1}/{status.periods}: {facts['clients']} clients chose, {facts['kept']} kept"
         elif event.kind == "warning":

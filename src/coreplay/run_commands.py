@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coreplay.data_commands import Json, parse_options
-from coreplay.display import duration, following, show_markdown
+from coreplay.display import duration, following, show_markdown, without
 from coreplay.errors import InputError
 
 if TYPE_CHECKING:
@@ -122,14 +122,17 @@ def _told(summary: dict[str, Any]) -> str:
     columns = [column for column in (name, "relative_change", "forgetting") if column in metrics]
     lines = [
         f"Strategy {summary['strategy']}, budget {summary['budget']}, seed {summary['seed']}: {name} on the test sets "
-        "of all periods after each period, and how much worse it is on periods seen than at its best (forgetting).",
+        "of all periods after each period; forgetting: how much worse it is on earlier periods than at its best.",
         "",
         "| period | " + " | ".join(column.replace("_", " ") for column in columns) + " |",
         "|---" * (len(columns) + 1) + "|",
     ]
     for k in range(len(metrics[name])):
         cells = [_cell(column, metrics[column][k]) for column in columns]
-        lines.append(f"| {k + 1} | " + " | ".join(cells) + " |")
+        mark = "*" if str(k) in summary["missing"] else ""
+        lines.append(f"| {k + 1}{mark} | " + " | ".join(cells) + " |")
+    for period, clients in summary["missing"].items():
+        lines += ["", f"* After period {int(period) + 1}, measured on {without(clients)}."]
     seconds = ", ".join(f"{phase} {duration(spent)}" for phase, spent in summary["seconds"].items())
     sent = f"{summary['bytes_up'] / 1e6:.1f} MB up, {summary['bytes_down'] / 1e6:.1f} MB down"
     return "\n".join([*lines, "", f"Time: {seconds}. Exchanged: {sent}."]) + "\n"
@@ -189,11 +192,13 @@ def runs(
     lines = ["| run | strategy | budget | seed | state | figure | time |", "|---|---|---|---|---|---|---|"]
     for run in found:
         state = run.state if run.period is None else f"{run.state}, period {run.period + 1}, round {run.round}"
-        figure = f"{run.metric} {run.figure:.4g}" if run.figure is not None else ""
+        figure = f"{run.metric} {run.figure:.4g}{'*' if run.missing else ''}" if run.figure is not None else ""
         spent = duration(run.seconds) if run.seconds is not None else ""
         cells = (run.name, run.strategy, run.budget, run.seed, state, figure, spent)
         lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
     show_markdown("\n".join(lines))
     for run in found:
+        if run.missing:
+            typer.echo(f"* {run.name}: measured on {without(run.missing)}", err=True)
         if run.problem:
             typer.echo(f"{run.name}: {run.problem}", err=True)

@@ -234,8 +234,9 @@ def test_the_same_strategy_budget_and_seed_with_other_numbers_is_said(runs, tmp_
     shutil.copytree(runs / "none-seed0", tmp_path / "a")
     shutil.copytree(runs / "none-seed0", tmp_path / "b")
     assert gather([tmp_path])[1] == []
-    lines = (tmp_path / "b/metrics.jsonl").read_text().replace('"weight": ', '"weight": 1')
-    (tmp_path / "b/metrics.jsonl").write_text(lines)
+    text = (tmp_path / "b/summary.json").read_text()
+    figure = json.loads(text)["metrics"]["perplexity"][-1]
+    (tmp_path / "b/summary.json").write_text(text.replace(str(figure), str(figure + 1)))
     found, left = gather([tmp_path])
     assert len(found) == 1
     assert "other numbers" in left[0]

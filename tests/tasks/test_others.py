@@ -51,7 +51,7 @@ def test_digits_are_learned_and_rotation_hurts():
     first, last = (evaluate(task, model, stream.of_period(t, "test")) for t in (0, 3))
     assert first > 0.85
     assert last < first - 0.3
-    assert (task.metric, task.lower_is_better) == ("accuracy", False)
+    assert (task.metric.name, task.metric.lower_is_better) == ("accuracy", False)
 
 
 def test_intents_are_learned():

@@ -26,13 +26,14 @@ from coreplay.engines.shared import SharedVector
 from coreplay.engines.sums import deal
 from coreplay.errors import InputError
 from coreplay.federated.config import Config
-from coreplay.federated.engine import EngineError, Holdings, SecureTotal, Update, Watch
+from coreplay.federated.engine import EngineError, Evaluation, Holdings, SecureTotal, Update, Watch
 from coreplay.federated.flat import Vector
 from coreplay.federated.pools import holdings_of
 from coreplay.federated.site import run_name
 from coreplay.replay import Buffer, Store
 from coreplay.tasks import Tally, Task
 
+BUFFERS = "buffers.sqlite"  # in the run's folder
 MEASURED_AT_ONCE = 1024  # test samples a job
 CHOSEN_AT_ONCE = 8  # clients a job of a selection
 
@@ -96,9 +97,9 @@ class LocalEngine:
         if self._store is not None:
             self._store.close()
         self._config, self._groups = config, config.engine.groups
-        self._store = Store.open(folder / "buffers.sqlite")
+        self._store = Store.open(folder / BUFFERS)
         self._scratch = folder / "scratch"
-        self._begun = jobs.Begin(config, folder / "buffers.sqlite", self._scratch)
+        self._begun = jobs.Begin(config, folder / BUFFERS, self._scratch)
         for process in self._workers:
             process.ask(self._begun)
 
@@ -117,6 +118,11 @@ class LocalEngine:
         """Count what all buffers hold: in a simulation all of them are here."""
         assert self._store is not None, "begin comes first"
         return holdings_of(self._store.load_many(self._store.clients()).values(), self.stream.periods)
+
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever a buffer does."""
+        assert self._store is not None, "begin comes first"
+        return self._store.fingerprint()
 
     def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
         """Train the clients group by group and add up in the order of the groups."""
@@ -143,7 +149,7 @@ class LocalEngine:
         size = {client: int(counts[numbers[client]]) + self._sizes.get(client, 0) for client in clients}
         return deal(size, self._groups)
 
-    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+    def evaluate(self, values: Vector, watch: Watch) -> Evaluation:
         """Measure the test set of every period, in parts."""
         self._model.values[:] = values
         sizes = self.stream.counts("test").sum(axis=0).tolist()
@@ -156,7 +162,7 @@ class LocalEngine:
         sums = [Tally()] * self.stream.periods
         for number, job in enumerate(work):
             sums[job.period] = sums[job.period] + found[number]
-        return sums
+        return Evaluation(sums)
 
     def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
         """Let each client choose alone; all buffers change in one transaction."""

@@ -26,6 +26,14 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """The sums of a model over the test set of every period, and the clients whose test sets are not in them."""
+
+    sums: list[Tally]
+    missing: Mapping[str, str] = field(default_factory=dict)  # client: why
+
+
+@dataclass(frozen=True)
 class SecureTotal:
     """The sum of contributions that nobody saw: whose they are (with the basis of each), and the bytes for it."""
 
@@ -93,7 +101,7 @@ class Engine(Carrier, Protocol):
     def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
         """Let these clients train from the model `values`, and sum up."""
 
-    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+    def evaluate(self, values: Vector, watch: Watch) -> Evaluation:
         """Measure the model on the test set of every period."""
 
     def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
@@ -109,6 +117,9 @@ class Engine(Carrier, Protocol):
 
     def sizes(self) -> dict[str, int]:
         """Return how many samples each client's buffer holds."""
+
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever a buffer does; empty where the clients' disks are their own affair."""
 
     def holdings(self) -> Holdings | None:
         """Return what all buffers hold together; None where the clients' disks are their own affair."""

@@ -12,14 +12,17 @@ run.log                what happened when
 failure.txt            why the run failed, if it did, in a sweep
 """
 
+import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -51,11 +54,15 @@ class Progress:
 
 @dataclass
 class Checkpoint:
-    """A moment of a run from which it goes on as if it had never stopped."""
+    """A moment of a run from which it goes on as if it had never stopped.
+
+    `buffers` is the fingerprint of the buffers at that moment, where the engine holds them.
+    """
 
     progress: Progress
     values: Vector
     state: State
+    buffers: str = ""
 
 
 class RunFolder:
@@ -101,13 +108,18 @@ class RunFolder:
         try:
             with safe_open(path, framework="numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                progress = Progress(**json.loads(file.metadata()["progress"]))
+                about = file.metadata()
+            if about.pop("digest") != _digest(arrays, about):
+                raise ValueError("its contents are not what was written")
+            if not all(np.isfinite(array).all() for array in arrays.values()):
+                raise ValueError("it holds NaN or infinity")
+            progress = Progress(**json.loads(about["progress"]))
             values = arrays.pop("values")
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"checkpoint {str(path)!r} is damaged: {error}; delete it to begin the run anew with --resume"
             ) from None
-        return Checkpoint(progress, values, arrays)
+        return Checkpoint(progress, values, arrays, about["buffers"])
 
     def start_from(self, checkpoint: Path) -> None:
         """Begin where another run was when it wrote this checkpoint: its start must be what this one's would be.
@@ -135,8 +147,9 @@ class RunFolder:
         """Write a checkpoint in one step, and then the tables that follow from it."""
         progress = checkpoint.progress
         arrays = {"values": np.asarray(checkpoint.values), **checkpoint.state}
+        about = {"progress": json.dumps(asdict(progress)), "buffers": checkpoint.buffers}
         with replacing(self.path / CHECKPOINT) as temporary:
-            save_file(arrays, temporary, metadata={"progress": json.dumps(asdict(progress))})
+            save_file(arrays, temporary, metadata=about | {"digest": _digest(arrays, about)})
         for name in ("metrics", "rounds", "coordination", "buffers"):
             rows = getattr(progress, name)
             if rows or (self.path / f"{name}.jsonl").exists():
@@ -150,6 +163,16 @@ class RunFolder:
         with replacing(self.path / "metrics.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(progress.metrics), temporary)
         write_json(self.path / SUMMARY, summary)
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str]) -> str:
+    """Return the digest of everything in a checkpoint."""
+    digest = hashlib.blake2b(json.dumps(sorted(about.items())).encode(), digest_size=16)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        digest.update(array.data)
+    return digest.hexdigest()
 
 
 def _half_made(name: str) -> bool:

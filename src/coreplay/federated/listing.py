@@ -22,6 +22,7 @@ class Listed:
     round: int | None = None
     metric: str = ""
     figure: float | None = None  # of a finished run: after its last period, on all test sets
+    missing: tuple[str, ...] = ()  # clients whose test sets are not in the figure
     seconds: float | None = None
     problem: str = ""
 
@@ -55,10 +56,10 @@ def _listed(path: Path, below: Path) -> Listed:
         summary = place.summary()
         if summary is not None:
             metric = summary["metric"]
+            figures = summary["metrics"][metric]
+            about["missing"] = tuple(summary["missing"].get(str(len(figures) - 1), ()))
             seconds = sum(summary["seconds"].values())
-            return Listed(
-                state="finished", metric=metric, figure=summary["metrics"][metric][-1], seconds=seconds, **about
-            )
+            return Listed(state="finished", metric=metric, figure=figures[-1], seconds=seconds, **about)
         found = place.checkpoint()
     except (InputError, KeyError, IndexError, TypeError, AttributeError) as error:
         return Listed(name, "damaged", problem=str(error))

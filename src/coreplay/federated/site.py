@@ -32,10 +32,9 @@ from coreplay.gradients import gradient_matrix
 from coreplay.replay import Buffer, Store
 from coreplay.seeding import generator
 from coreplay.selection import choose
-from coreplay.tasks import Tally, Task, tally
+from coreplay.tasks import Tally, Task, tally, view
 
 Ints = NDArray[np.int64]
-VIEWS = 2**62  # epoch of the first of the views of a sample whose gradients are taken: no training gets there
 
 
 @dataclass(frozen=True)
@@ -176,11 +175,11 @@ class Site:
         path = self.scratch / f"{period}-{self._numbers[client]}.safetensors"
 
         def loss(model: nn.Module, views: Any) -> Tensor:
-            return torch.stack([self.task.per_sample_loss(model, view) for view in views]).sum(dim=0)
+            return torch.stack([self.task.per_sample_loss(model, batch) for batch in views]).sum(dim=0)
 
         def build() -> Any:
             self.flat.load(values)
-            views = [self.task.collate(pool.samples, VIEWS + k) for k in range(given.masks)]
+            views = [self.task.collate(pool.samples, view(self.config.seed, k)) for k in range(given.masks)]
             memory = given.memory * 2**20
             return gradient_matrix(
                 self.flat.model,

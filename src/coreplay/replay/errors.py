@@ -18,7 +18,7 @@ _REASONS = {
     "SQLITE_PERM": "it can't be written; change its permissions or choose another place",
     "SQLITE_CANTOPEN": "it can't be opened or made; choose another place, where you may write",
     "SQLITE_NOTADB": "it is no SQLite database, or damaged; choose another file or restore a copy",
-    "SQLITE_CORRUPT": "it is damaged; restore a copy, or delete it and begin anew",
+    "SQLITE_CORRUPT": "it is damaged; restore a copy, or delete it and the run's checkpoint and start again",
     "SQLITE_IOERR": "the disk does not read or write; the buffers are as they were: mend it and resume",
 }
 

@@ -55,12 +55,17 @@ class Finished:
     @property
     def figure(self) -> float:
         """The metric after the last period, on the test sets of all periods."""
-        return float(self.run.matrix.all_period()[-1])
+        return float(self.run.matrix.all_period[-1])
 
     @property
     def forgetting(self) -> float:
         """The forgetting after the last period; NaN after a single one."""
         return float(self.run.matrix.mean_forgetting()[-1])
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The clients whose test sets are not in the figure; only runs that lack the same ones can be compared."""
+        return tuple(self.run.summary["missing"].get(str(len(self.run.matrix.all_period) - 1), ()))
 
     @property
     def seconds(self) -> float:
@@ -71,7 +76,7 @@ class Finished:
         """Return the configuration that must agree for runs to be compared, by dotted name."""
         flat = flattened(self.config.model_dump())
         kept = {name: value for name, value in flat.items() if not _under(name, VARYING)}
-        return kept | {"measured": f"{self.run.summary['metric']}, {self.run.matrix.totals.shape[1]} periods"}
+        return kept | {"measured": f"{self.run.summary['metric']}, {self.run.matrix.values.shape[1]} periods"}
 
 
 def flattened(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -154,7 +159,8 @@ def _read(path: Path) -> Finished:
         _lines(path / "buffers.jsonl"),
     )
     # what a report uses must be there: better to leave a run out than to fail in the middle
-    _ = finished.figure, finished.forgetting, finished.seconds, run.summary["bytes_up"], run.summary["bytes_down"]
+    _ = finished.figure, finished.forgetting, finished.missing, finished.seconds
+    _ = [run.summary[name] for name in ("bytes_up", "bytes_down", "compared_by_ratio")]
     _ = [(row["period"], row["round"], row["relaxed"], row["integer"]) for row in finished.coordination]
     _ = [(row["period"], row["kept"], row["arrived"], row["distinct"]) for row in finished.buffers]
     return finished

@@ -15,7 +15,7 @@ from coreplay.report.gather import gather
 from coreplay.report.groups import Group, grouped
 from coreplay.report.maps import gradient_map
 from coreplay.report.page import Sheet, page
-from coreplay.report.seen import diverged, seen
+from coreplay.report.seen import diverged, incomplete, seen
 from coreplay.report.tables import Table, cell, csv_text
 from coreplay.report.texts import counted
 
@@ -136,7 +136,7 @@ def _markdown(parts: Iterable[tuple[Group, Table]]) -> str:
     texts = []
     for group, table in parts:
         title = f"**{cell(group.name)}**\n\n" if group.name else ""
-        said = " ".join(filter(None, (seen(group), group.lacking(), diverged(group))))
+        said = " ".join(filter(None, (seen(group), group.lacking(), diverged(group), incomplete(group))))
         texts.append(f"{title}{table.markdown()}\n{said}\n")
     return "\n".join(texts)
 
@@ -163,7 +163,7 @@ def _sheet(group: Group, place: str, maps: int, texts: bool, say: Callable[[str]
             "There is no run without replay (strategy none), so figures relative to it are left out. Carry out the "
             "same run with replay.strategy=none to see them."
         )
-    notes += [text for text in (group.lacking(), diverged(group)) if text]
+    notes += [text for text in (group.lacking(), diverged(group), incomplete(group)) if text]
     drawn, problem = gradient_map(group, maps, texts=texts, say=say)
     figures += [drawn] if drawn else []
     notes += [problem] if problem else []

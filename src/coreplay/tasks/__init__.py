@@ -1,20 +1,23 @@
 """Tasks: a model, a per-sample loss, a collate function and a metric, for a stream."""
 
 from coreplay.tasks.api import make, task, tasks
-from coreplay.tasks.base import Batch, Tally, Task, batches, evaluate, tally
-from coreplay.tasks.metrics import PeriodMatrix, forgetting, relative_change
+from coreplay.tasks.base import Batch, Tally, Task, batches, evaluate, tally, view
+from coreplay.tasks.metrics import Metric, PeriodMatrix, exponential, forgetting, relative_change
 
 __all__ = [
     "Batch",
+    "Metric",
     "PeriodMatrix",
     "Tally",
     "Task",
     "batches",
     "evaluate",
+    "exponential",
     "forgetting",
     "make",
     "relative_change",
     "tally",
     "task",
     "tasks",
+    "view",
 ]

@@ -25,7 +25,7 @@ from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.rounds import Rounds, is_finite, is_whole
 from coreplay.engines.sums import add_weighted, deal
 from coreplay.federated.config import Config
-from coreplay.federated.engine import EngineError, Update, Watch
+from coreplay.federated.engine import EngineError, Evaluation, Update, Watch
 from coreplay.federated.flat import Vector
 from coreplay.federated.site import run_name
 from coreplay.files import read_json, write_json, write_text
@@ -99,7 +99,7 @@ class FlowerEngine(Rounds):
         if not courier.simulated:  # one that comes later is taken in later: the run does not wait for it
             self.greeting = min(config.engine.timeout, GREETING)
         self.config, self.folder = config, folder
-        self._files = task.files()
+        self._files, self._largest_weight = task.files(), task.largest_weight()
         self._until, self._stamp = period, (max(period, 0), 0)
         self._begun = (folder / CLIENTS).exists()
         known = read_json(folder / CLIENTS) if self._begun else {"train": {}, "test": {}}
@@ -129,6 +129,10 @@ class FlowerEngine(Rounds):
                 raise EngineError("the run was stopped")
         write_json(self.folder / CLIENTS, {"train": self.roll.train, "test": self.roll.test})
         self._begun = True
+
+    def fingerprint(self) -> str:
+        """Return nothing: each client says what it holds when it says hello."""
+        return ""
 
     def holdings(self) -> None:
         """Say nothing: what a client keeps stays on its disk."""
@@ -185,7 +189,7 @@ class FlowerEngine(Rounds):
         self.check_quorum(len(group_of), missing, f"training, period {period}, round {round}")
         return Update(change, samples, loss, missing)
 
-    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+    def evaluate(self, values: Vector, watch: Watch) -> Evaluation:
         """Let every client measure the model on its own test samples."""
         self.look(watch)
         asked = [client for client in self.roll.clients if any(self.roll.test[client])]
@@ -193,14 +197,14 @@ class FlowerEngine(Rounds):
         sums = [Tally()] * self.roll.periods
         missing: dict[str, str] = {}
         for client, answer in self._carry(dict.fromkeys(asked, letter), watch, missing):
-            totals: Any = answer.facts.get("totals")
-            weights: Any = answer.facts.get("weights")
-            if not (is_finite(totals, self.roll.periods) and is_finite(weights, self.roll.periods)):
-                self._refuse(client, "sent figures that are no finite numbers", watch, missing)
+            problem = _check_evaluated(answer, self.roll.test[client], self._largest_weight)
+            if problem:
+                self._refuse(client, problem, watch, missing)
                 continue
-            sums = [one + Tally(total, weight) for one, total, weight in zip(sums, totals, weights, strict=True)]
+            told = zip(answer.facts["totals"], answer.facts["weights"], strict=True)
+            sums = [one + Tally(total, weight) for one, (total, weight) in zip(sums, told, strict=True)]
         self.check_quorum(len(asked), missing, "evaluation")
-        return sums
+        return Evaluation(sums, missing)
 
     def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
         """Let each client choose alone; it keeps its new buffer itself."""
@@ -213,6 +217,18 @@ def _tensor(values: Vector) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(values)
+
+
+def _check_evaluated(answer: Letter, counts: list[int], largest_weight: float) -> str:
+    """Return what is wrong with a client's sums over its test sets; empty if nothing is."""
+    totals: Any = answer.facts.get("totals")
+    weights: Any = answer.facts.get("weights")
+    if not (is_finite(totals, len(counts)) and is_finite(weights, len(counts))):
+        return f"must send {len(counts)} sums of scores and of weights, all finite"
+    for period, (total, weight, count) in enumerate(zip(totals, weights, counts, strict=True)):
+        if not 0 <= weight <= (count * largest_weight if count else 0) or (total and not weight):
+            return f"sent weight {weight:g} for the {count} test samples of period {period}"
+    return ""
 
 
 def _check_trained(answer: Letter, values: Vector, most: int) -> str:
