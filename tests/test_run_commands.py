@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +130,34 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_nobody(place, tmp_path, capsys):
     assert (listed["state"], listed["period"]) == ("stopped", 0)
     assert listed["round"] >= 1
     assert "stopped, period 1, round" in call(capsys, "runs", tmp_path)[1]
+
+
+def shared_memory(process):
+    """Return the files of shared memory that a process has open."""
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    return {Path(place) for place in re.findall(r"/dev/shm/psm_\w+", maps)}
+
+
+@pytest.mark.parametrize("moment", ["starting", "training"])
+@pytest.mark.parametrize("times", [1, 2], ids=["ctrl-C", "timeout"])
+def test_an_interrupt_leaves_no_shared_memory_and_no_warning(place, tmp_path, moment, times):
+    """`timeout -s INT` sends the signal twice: to the process, and to its group."""
+    folder = tmp_path / "stopped"
+    process = start(place / "run.toml", "-o", folder, *SLOW, "--set", "engine.workers=2")
+    if moment == "training":
+        wait_for(folder, process, 1)
+    while not (found := shared_memory(process)):
+        time.sleep(0.002)
+    if times == 2:
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1].startswith("interrupted: ")
+    assert "Traceback" not in err
+    assert nobody_left(process.pid)
+    assert not any(file.exists() for file in found)
 
 
 def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(place, tmp_path, capsys, monkeypatch):

@@ -5,6 +5,7 @@ Heavy libraries are imported inside the commands that use them, so that `corepla
 
 import json
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -75,6 +76,8 @@ class Spread(TyperCommand):
 def main() -> None:
     """Run the command line; wrong input ends with exit code 2 and one line on standard error."""
     warnings.showwarning = _show_warning
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except InputError as error:
@@ -86,6 +89,12 @@ def main() -> None:
     except OSError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
+
+
+def _interrupt(*_: Any) -> None:
+    """Interrupt once: `timeout -s INT` sends the signal twice, and the second one must not stop the cleaning up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:

@@ -9,7 +9,7 @@ class InputError(ValueError):
 
 
 def unknown(kind: str, name: object, known: Iterable[str], *, of: str = "") -> InputError:
-    """Build the error for a name that is not among `known`, with the nearest one as the suggestion.
+    """Build the error for a name that is not among `known`, with a suggestion if one of them is near.
 
     >>> print(unknown("method", "polishd", ["exact", "polished"]))
     unknown method 'polishd': did you mean 'polished'? (known: exact, polished)
@@ -17,6 +17,6 @@ def unknown(kind: str, name: object, known: Iterable[str], *, of: str = "") -> I
     unknown option 'x' of method 'herding' (known: none)
     """
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    near = get_close_matches(str(name), names, n=1, cutoff=0.7)
     hint = f": did you mean '{near[0]}'?" if near else ""
     return InputError(f"unknown {kind} {str(name)!r}{of}{hint} (known: {', '.join(names) or 'none'})")

@@ -10,7 +10,7 @@ from coreplay.errors import InputError
 from coreplay.federated import Config, FlatModel, Site, make_algorithm, train
 from coreplay.replay import Store
 from coreplay.seeding import generator
-from coreplay.tasks import batches, make
+from coreplay.tasks import Task, batches, make
 
 SMALL = {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
 
@@ -145,6 +145,59 @@ def test_training_equals_plain_torch(task, stream, changes, algorithm, mu):
     assert told.loss.weight > 0
     for mine, theirs in zip(flat.model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+class Normed(Task):
+    """Images through a batch norm."""
+
+    def model(self, seed):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+
+    def collate(self, samples, epoch=None):
+        images = torch.from_numpy(np.float32(samples.content)).flatten(1)
+        return {"image": images, "label": torch.from_numpy(samples.label.copy())}
+
+    def per_sample_loss(self, model, batch):
+        return nn.functional.cross_entropy(model(batch["image"]), batch["label"], reduction="none")
+
+
+@pytest.mark.parametrize("count", [1, 5, 9])
+def test_a_batch_of_one_sample_is_normalised_by_the_running_statistics(count):
+    """Batch norm can't train on one sample; the last batch of 5 or 9 samples has one."""
+    task, samples = Normed(), load("digits", clients=1, periods=1).of_period(0)[:count]
+    config = Config.make({"federated": {"batch_size": 4, "clip": 0}}).federated
+    flat, model = FlatModel(task.model(0)), task.model(0)
+    train(flat, task, samples, make_algorithm("fedavg"), config, seed=0, client="c", period=0, round=0)
+    order = int(generator(0, "c", 0, "training", 0).integers(2**62))
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate)
+    for batch in batches(task, samples, 4, seed=order, epoch=0):
+        model[1].train(len(batch["label"]) > 1)
+        optimizer.zero_grad()
+        task.loss(model, batch).backward()
+        optimizer.step()
+    assert flat.model[1].training
+    for mine, theirs in zip(flat.model.state_dict().values(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norms_that_the_model_keeps_frozen_stay_frozen():
+    class Frozen(nn.Sequential):
+        def train(self, mode=True):
+            super().train(mode)
+            self[1].eval()
+            return self
+
+    class Own(Normed):
+        def model(self, seed):
+            return Frozen(*super().model(seed))
+
+    task, samples = Own(), load("digits", clients=1, periods=1).of_period(0)[:5]
+    flat = FlatModel(task.model(0))
+    config = Config.make({"federated": {"batch_size": 4}}).federated
+    train(flat, task, samples, make_algorithm("fedavg"), config, seed=0, client="c", period=0, round=0)
+    assert not flat.model[1].training
+    assert not flat.model[1].running_mean.any()
 
 
 def test_random_states_and_repeats(task, stream):

@@ -11,7 +11,8 @@ import torch
 from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
 from coreplay.gradients import gradient_matrix
-from coreplay.tasks import batches, evaluate, make, tasks
+from coreplay.tasks import Task, batches, evaluate, make, tasks
+from coreplay.tasks import task as named
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,6 +89,29 @@ def test_streams_that_do_not_fit_are_refused():
     half = FederatedStream(["a", "a"], [0, 0], [False] * 2, ["x y", "y"], ["l", None])
     with pytest.raises(InputError, match="1 of 2 samples have no label"):
         make("text_classification", half).collate(half.all())
+
+
+def test_a_task_without_init_gets_a_name_by_the_decorator():
+    class Brightness(Task):
+        """Guess how bright an image is."""
+
+        def model(self, seed):
+            return torch.nn.Linear(64, 1)
+
+        def collate(self, samples, epoch=None):
+            return {"image": torch.from_numpy(np.float32(samples.content)).flatten(1)}
+
+        def per_sample_loss(self, model, batch):
+            return (model(batch["image"]).squeeze(1) - batch["image"].mean(dim=1)).square()
+
+    named("brightness_for_test")(Brightness)
+    stream = load("digits", periods=2)
+    made = make("brightness_for_test", stream)
+    assert isinstance(made, Brightness)
+    assert evaluate(made, made.model(0), stream.of_period(0, "test")) > 0
+    assert isinstance(Brightness(), Brightness)
+    with pytest.raises(InputError, match="unknown option 'depth' of task 'brightness_for_test'"):
+        make("brightness_for_test", stream, depth=2)
 
 
 def test_every_task_describes_itself():

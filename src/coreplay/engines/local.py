@@ -9,8 +9,9 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ class LocalEngine:
         self._model = SharedVector(len(start), start.dtype.name)
         self._workers: list[_Process] = []
         try:
-            for _ in range(workers or len(os.sched_getaffinity(0))):
-                self._workers.append(self._start())
+            for place in range(workers or cores()):
+                self._start(place)
             for process in self._workers:
                 process.check()
         except BaseException:
@@ -82,15 +83,16 @@ class LocalEngine:
 
     def close(self) -> None:
         """End the workers and free the shared memory."""
-        for process in self._workers:
-            process.close()
-        self._workers = []
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-        self._model.close()
+        with _uninterrupted():
+            for process in self._workers:
+                process.close()
+            self._workers = []
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+            if self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+            self._model.close()
 
     def begin(self, config: Config, folder: Path) -> None:
         """Serve this run from now on."""
@@ -256,23 +258,25 @@ class LocalEngine:
                 watch({"text": f"client {who!r} failed and is tried again: {reply.message}", "trace": reply.trace})
                 if not process.alive():
                     process.close()
-                    self._workers[place] = self._start()
+                    self._start(place)
                     self._workers[place].check()
                     if self._begun is not None:
                         self._workers[place].ask(self._begun)
                 waiting.append(number)
 
-    def _start(self) -> "_Process":
+    def _start(self, place: int) -> None:
+        """Start the worker at this place; `close` knows of it before anything can interrupt."""
         size, dtype = len(self._model.values), self._model.values.dtype.name
-        total = SharedVector(size, dtype)
-        setup = jobs.Setup(self.stream, self.task, size, dtype, self._model.name, total.name)
-        return _Process(self._context, setup, total)
+        with _uninterrupted():
+            process = _Process(self._context, SharedVector(size, dtype))
+            self._workers[place : place + 1] = [process]
+        process.send(jobs.Setup(self.stream, self.task, size, dtype, self._model.name, process.total.name))
 
 
 class _Process:
     """A worker as the engine sees it."""
 
-    def __init__(self, context: Any, setup: jobs.Setup, total: SharedVector) -> None:
+    def __init__(self, context: Any, total: SharedVector) -> None:
         self.total = total
         self.connection: Connection
         self.connection, theirs = context.Pipe()
@@ -283,7 +287,6 @@ class _Process:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
-        self.send(setup)
 
     def alive(self) -> bool:
         return bool(self._process.is_alive())
@@ -321,6 +324,27 @@ class _Process:
             self._process.kill()
             self._process.join()
         self.total.close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put ctrl-C off to the end of the block, so that no process and no shared memory is left behind."""
+    if threading.current_thread() is not threading.main_thread():  # it is never interrupted
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _parts(clients: Sequence[str]) -> list[tuple[str, ...]]:

@@ -10,6 +10,7 @@ sweep is resumed, and how one is extended.
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -72,21 +73,15 @@ def _carry_out(
     cores = len(os.sched_getaffinity(0))
     beside = max(1, min(processes or cores, waiting))
     board.begin()
-    threads = [
-        threading.Thread(target=_serve, args=(queue, where, max(1, cores // beside)), daemon=True)
-        for _ in range(beside if waiting else 0)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            while thread.is_alive():
+    with ThreadPoolExecutor(beside) as pool:  # unlike `Thread.join`, it still waits after an interrupt
+        try:
+            serving = [
+                pool.submit(_serve, queue, where, max(1, cores // beside)) for _ in range(beside if waiting else 0)
+            ]
+            while wait(serving, 0.2).not_done:
                 tick()
-                thread.join(0.2)
-    finally:
-        queue.stop()
-        for thread in threads:
-            thread.join()
+        finally:
+            queue.stop()
     if queue.fatal is not None:
         raise queue.fatal
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coreplay.data import Samples
 from coreplay.errors import InputError
@@ -37,7 +38,8 @@ def train(
 ) -> Trained:
     """Train the model in place, from the values that it has.
 
-    Everything random (batches, masks, dropout) comes from (seed, client, period, round).
+    Everything random (batches, masks, dropout) comes from (seed, client, period, round). In a batch of one sample,
+    batch norm layers normalise by their running statistics and do not change them: one sample has no variance.
     """
     rng = generator(seed, client, period, "training", round)
     order, dropout = (int(rng.integers(2**62)) for _ in range(2))
@@ -48,16 +50,22 @@ def train(
     weight = torch.zeros((), dtype=torch.float64)
     first = (config.rounds_before(period) + round) * config.epochs
     model.train()
+    norms = [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(dropout)
         for epoch in range(first, first + config.epochs):
             for batch in batches(task, samples, config.batch_size, seed=order, epoch=epoch):
-                losses, weights = task.per_sample_loss(model, batch), task.weights(batch).sum()
+                weights = task.weights(batch)
+                for layer in norms:
+                    layer.train(len(weights) > 1)
+                losses, weights = task.per_sample_loss(model, batch), weights.sum()
                 optimizer.zero_grad()
                 (losses.sum() / weights).backward()  # type: ignore[no-untyped-call]
                 _step(flat, algorithm, config, start, optimizer)
                 total += losses.detach().sum()
                 weight += weights
+    for layer in norms:
+        layer.train()
     optimizer.zero_grad()  # as much memory as the model, of no use any more
     if not math.isfinite(float(total)):
         raise InputError(

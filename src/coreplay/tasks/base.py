@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coreplay.data import Samples
+from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.seeding import generator
 from coreplay.tasks.metrics import Metric
@@ -29,12 +29,28 @@ AT_ONCE = 64  # test samples a batch: larger ones take more memory and are no fa
 class Task(ABC):
     """What a user subclasses: three methods, and the metric unless it is the mean loss.
 
-    `batch_first` says that every layer of the model has the samples in the first dimension, in their order; the
-    gradients of a pool then take one backward pass instead of two.
+    `model`, `collate` and `per_sample_loss` must be there. A task that is registered with the decorator `task` is made
+    by ``__init__(stream, **options)``; the options are the keyword-only parameters of its `__init__`.
+
+    Parameters
+    ----------
+    stream
+        The stream of the run. This class has no use for it; a subclass may look at its labels or shapes.
+
+    Attributes
+    ----------
+    metric : Metric
+        What is measured: its name, whether lower is better, and how the mean score becomes the figure.
+    batch_first : bool
+        Whether every layer of the model has the samples in the first dimension, in their order. The gradients of a
+        pool then take one backward pass instead of two.
     """
 
     metric: Metric = Metric("loss", lower_is_better=True)
     batch_first: bool = False
+
+    def __init__(self, stream: FederatedStream | None = None) -> None:  # noqa: B027  a subclass may need it
+        pass
 
     @abstractmethod
     def model(self, seed: int) -> nn.Module:
