@@ -294,3 +294,18 @@ def test_a_run_with_a_strategy_that_only_its_program_knows_is_shown_and_not_gone
     assert "own_one" in (tmp_path / "report/results.md").read_text().replace("\\", "")
     code, _, err = call(capsys, "run", "--resume", tmp_path / "own")
     assert (code, "unknown strategy 'own_one'" in err) == (2, True)
+
+
+def test_names_and_reasons_with_escapes_are_listed_without_them(tmp_path, place, capsys):
+    odd = "\x1b]0;title\x07 x\n| fake | none | 5 | 0 | finished | | |"
+    shutil.copytree(place / "done", tmp_path / odd)
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed/failure.txt").write_text("no \x1b]52;c;aGk=\x07 memory\n")
+    code, out, err = call(capsys, "runs", tmp_path)
+    assert code == 0
+    assert not set("\x1b\x07") & set(out + err)
+    assert len(out.strip().splitlines()) == 4  # a head, its line and two runs
+    assert "no ?]52;c;aGk=? memory" in err
+    code, out, err = call(capsys, "run", "--resume", tmp_path / "x\x1b]0;title\x07")
+    assert code == 2
+    assert "\x1b" not in err
