@@ -114,7 +114,7 @@ class RunFolder:
 
         A damaged one is of no use to anybody: it is deleted, and the run begins at its own beginning.
         """
-        copy(checkpoint, self.path / CHECKPOINT)
+        copy(checkpoint, self.path / CHECKPOINT, private=True)
         try:
             self.checkpoint()
         except InputError:
@@ -135,7 +135,7 @@ class RunFolder:
         """Write a checkpoint in one step, and then the tables that follow from it."""
         progress = checkpoint.progress
         arrays = {"values": np.asarray(checkpoint.values), **checkpoint.state}
-        with replacing(self.path / CHECKPOINT) as temporary:
+        with replacing(self.path / CHECKPOINT, private=True) as temporary:
             save_file(arrays, temporary, metadata={"progress": json.dumps(asdict(progress))})
         for name in ("metrics", "rounds", "coordination", "buffers"):
             rows = getattr(progress, name)
