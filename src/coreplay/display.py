@@ -13,19 +13,38 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from coreplay.report.texts import clean
+
 if TYPE_CHECKING:
     from coreplay.federated import Event, Observer
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text without control characters: names, reasons and errors may come from files of a stranger.
+
+    Everything that the command line prints goes through here, or through `printable` where rich prints it.
+    """
+    typer.echo(printable(text), err=err, nl=nl)
+
+
+def printable(text: object) -> str:
+    r"""Return a text whose lines hold no control characters.
+
+    >>> printable("first\x1b[2J\nsecond")
+    'first?[2J\nsecond'
+    """
+    return "\n".join(map(clean, str(text).split("\n")))
 
 
 def show_markdown(text: str) -> None:
     """Show Markdown with tables drawn on a terminal, and as it is in a pipe."""
     if not sys.stdout.isatty():
-        typer.echo(text)
+        echo(text)
         return
     from rich.console import Console
     from rich.markdown import Markdown
 
-    Console().print(Markdown(text))
+    Console().print(Markdown(printable(text)))
 
 
 def duration(seconds: float) -> str:
@@ -157,7 +176,7 @@ def _plain(title: str, rounds: bool) -> "Observer":
         elif event.kind == "warning":
             text = f"warning: {facts['text']}"
         if text is not None:
-            print(f"{title}: {text}" if title else text, file=sys.stderr, flush=True)
+            echo(f"{title}: {text}" if title else text, err=True)
 
     return observe
 
@@ -174,16 +193,16 @@ def _live(title: str) -> Iterator["Observer"]:
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}")
     )
-    task = bar.add_task(title, total=None, left="")
+    task = bar.add_task(printable(title), total=None, left="")
     with Live(Group(bar, Text()), console=console, refresh_per_second=8, transient=True) as live:
 
         def observe(event: "Event") -> None:
             status.take(event)
             if event.kind == "warning":
-                console.print(Text(f"warning: {event.facts['text']}", style="yellow"))
+                console.print(Text(printable(f"warning: {event.facts['text']}"), style="yellow"))
             left = status.left()
             text = f"about {duration(left)} left" if left is not None else ""
             bar.update(task, total=status.total, completed=status.steps, left=text)
-            live.update(Group(bar, Text(status.line(), overflow="ellipsis", no_wrap=True)))
+            live.update(Group(bar, Text(printable(status.line()), overflow="ellipsis", no_wrap=True)))
 
         yield observe

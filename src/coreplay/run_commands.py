@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coreplay.data_commands import Json, parse_options
-from coreplay.display import duration, following, show_markdown, without
+from coreplay.display import duration, echo, following, show_markdown, without
 from coreplay.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,22 +60,22 @@ def run(
         config = _config(file, preset, changes)
         folder = output or Path("runs") / default_name(config)
     if print_config:
-        typer.echo(config.toml(), nl=False)
+        echo(config.toml(), nl=False)
         return
     from coreplay.engines import run as carry_out
     from coreplay.federated import RunFolder
 
     summary = RunFolder(folder).summary() if resume else None
     if summary is not None:
-        typer.echo(f"the run in {folder} is finished already; this is its summary", err=True)
+        echo(f"the run in {folder} is finished already; this is its summary", err=True)
     else:
         with stoppable(folder, f"coreplay run --resume {folder}"), following("") as observer:
             summary = carry_out(config, folder, resume=resume, observer=observer).summary
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder)} | summary))
+        echo(json.dumps({"folder": str(folder)} | summary))
     else:
         show_markdown(_told(summary))
-        typer.echo(f"written: {folder}")
+        echo(f"written: {folder}")
 
 
 def _config(file: Path | None, preset: str | None, changes: dict[str, Any]) -> "Config":
@@ -158,13 +158,13 @@ def stoppable(folder: Path, again: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: {way_on()}", err=True)
+        echo(f"interrupted: {way_on()}", err=True)
         raise typer.Exit(130) from None
     except Exception as error:
         if disk_full(error):
-            typer.echo(f"error: the disk is full ({error}); make room and go on with: {again}", err=True)
+            echo(f"error: the disk is full ({error}); make room and go on with: {again}", err=True)
         elif isinstance(error, EngineError):
-            typer.echo(f"error: {error}\n{way_on()}", err=True)
+            echo(f"error: {error}\n{way_on()}", err=True)
         else:
             raise
         raise typer.Exit(1) from None
@@ -181,13 +181,14 @@ def runs(
     Example: `coreplay runs demo --json`
     """
     from coreplay.federated.listing import list_runs
+    from coreplay.report.texts import clean
 
     found = list_runs(folder)
     if as_json:
-        typer.echo(json.dumps([run.to_json() for run in found]))
+        echo(json.dumps([run.to_json() for run in found]))
         return
     if not found:
-        typer.echo(f"no runs below {folder}")
+        echo(f"no runs below {folder}")
         return
     lines = ["| run | strategy | budget | seed | state | figure | time |", "|---|---|---|---|---|---|---|"]
     for run in found:
@@ -195,10 +196,10 @@ def runs(
         figure = f"{run.metric} {run.figure:.4g}{'*' if run.missing else ''}" if run.figure is not None else ""
         spent = duration(run.seconds) if run.seconds is not None else ""
         cells = (run.name, run.strategy, run.budget, run.seed, state, figure, spent)
-        lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
+        lines.append("| " + " | ".join("" if cell is None else clean(cell) for cell in cells) + " |")
     show_markdown("\n".join(lines))
     for run in found:
         if run.missing:
-            typer.echo(f"* {run.name}: measured on {without(run.missing)}", err=True)
+            echo(clean(f"* {run.name}: measured on {without(run.missing)}"), err=True)
         if run.problem:
-            typer.echo(f"{run.name}: {run.problem}", err=True)
+            echo(clean(f"{run.name}: {run.problem}"), err=True)

@@ -154,7 +154,7 @@ class Normed(Task):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
 
-    def collate(self, samples, epoch=None):
+    def collate(self, samples, view=None):
         images = torch.from_numpy(np.float32(samples.content)).flatten(1)
         return {"image": images, "label": torch.from_numpy(samples.label.copy())}
 

@@ -402,7 +402,7 @@ def test_places_where_no_store_can_be(tmp_path):
     with pytest.raises(ReplayError, match="can't be opened or made"):
         Store.open(tmp_path)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ReplayError, match="can't be made"):
+    with pytest.raises(ReplayError, match="can't be opened or made"):
         Store.open(tmp_path / "file" / "buffers.sqlite")
 
 
@@ -488,3 +488,26 @@ def test_odd_names_make_usable_files(tmp_path, client):
         store.replace(buffer_of(client, 0))
     assert [p.parent for p in tmp_path.rglob("*")] == [tmp_path]
     assert path_for("f", client) != path_for("f", client + " ")
+
+
+def test_a_store_is_for_its_user_alone(tmp_path, modes):
+    path = tmp_path / "new/buffers.sqlite"
+    with Store.open(path) as store:
+        store.replace(Buffer("ann", 0, 1, (Item("1", 0, b"play jazz"),)))
+        found = modes(tmp_path)
+    assert found["new"] == 0o700
+    assert {name: mode for name, mode in found.items() if "sqlite" in name} == {
+        f"new/buffers.sqlite{suffix}": 0o600 for suffix in ("", "-wal", "-shm")
+    }
+    path.chmod(0o644)  # as an earlier coreplay left it
+    path.parent.chmod(0o755)  # a folder that was there stays as it is
+    with Store.open(path):
+        found = modes(tmp_path)
+    assert found["new"] == 0o755
+    assert found["new/buffers.sqlite"] == 0o600
+
+
+def test_a_pipe_is_no_store(tmp_path):
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    with pytest.raises(ReplayError, match=r"pipe\.sqlite'.* is no file"):
+        Store.open(tmp_path / "pipe.sqlite")

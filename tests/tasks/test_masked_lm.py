@@ -1,5 +1,6 @@
 """Masks and losses of masked language modelling, against transformers' own loss and plain loops."""
 
+import json
 import math
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import BertForMaskedLM
 
 from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
 from coreplay.tasks import batches, evaluate, make, tally
+from coreplay.tasks.bert import pretrained
 from coreplay.tasks.masking import EVALUATION, mask
 
 SMALL = {"layers": 2, "hidden": 24, "heads": 2, "feed_forward": 32, "vocabulary_size": 400}
@@ -266,3 +269,16 @@ def test_the_gradient_matrix_takes_the_loss(stream, task):
         columns.append(np.concatenate([p.grad.flatten().numpy() for p in model.parameters()]))
     unit = np.stack(columns) / np.linalg.norm(columns, axis=1, keepdims=True)
     np.testing.assert_allclose(gram, unit @ unit.T, atol=1e-4)
+
+
+def test_code_in_a_model_folder_is_never_run(tmp_path, monkeypatch):
+    marker = tmp_path / "marker"
+    code = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
+    code += "from transformers import PretrainedConfig\nclass Mine(PretrainedConfig):\n    model_type = 'mine'\n"
+    (tmp_path / "code.py").write_text(code)
+    about = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")  # transformers asks, and somebody says yes
+    with pytest.raises(InputError, match="can't be loaded from this folder"):
+        pretrained(BertForMaskedLM, str(tmp_path), 100, 0)
+    assert not marker.exists()

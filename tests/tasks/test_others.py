@@ -98,7 +98,7 @@ def test_a_task_without_init_gets_a_name_by_the_decorator():
         def model(self, seed):
             return torch.nn.Linear(64, 1)
 
-        def collate(self, samples, epoch=None):
+        def collate(self, samples, view=None):
             return {"image": torch.from_numpy(np.float32(samples.content)).flatten(1)}
 
         def per_sample_loss(self, model, batch):

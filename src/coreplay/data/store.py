@@ -42,7 +42,7 @@ def save(stream: FederatedStream, path: Path | str) -> None:
     else:
         columns["text"] = stream.content
     table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
-    with replacing(path) as temporary:
+    with replacing(path, private=True) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 

@@ -126,7 +126,7 @@ class RunFolder:
 
         A damaged one is of no use to anybody: it is deleted, and the run begins at its own beginning.
         """
-        copy(checkpoint, self.path / CHECKPOINT)
+        copy(checkpoint, self.path / CHECKPOINT, private=True)
         try:
             self.checkpoint()
         except InputError:
@@ -148,7 +148,7 @@ class RunFolder:
         progress = checkpoint.progress
         arrays = {"values": np.asarray(checkpoint.values), **checkpoint.state}
         about = {"progress": json.dumps(asdict(progress)), "buffers": checkpoint.buffers}
-        with replacing(self.path / CHECKPOINT) as temporary:
+        with replacing(self.path / CHECKPOINT, private=True) as temporary:
             save_file(arrays, temporary, metadata=about | {"digest": _digest(arrays, about)})
         for name in ("metrics", "rounds", "coordination", "buffers"):
             rows = getattr(progress, name)

@@ -199,7 +199,7 @@ class Site:
                 arrays = {"gram": np.ascontiguousarray(matrix.gram())}
                 if sketch:
                     arrays["rows"] = np.ascontiguousarray(matrix.rows())
-                with replacing(path, durable=False) as temporary:
+                with replacing(path, durable=False, private=True) as temporary:
                     save_file(arrays, temporary)
             return dict(load_file(path))
 

@@ -15,6 +15,7 @@ from coreplay.errors import InputError
 from coreplay.federated.config import Config
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.tracker import Tracker, make_tracker
+from coreplay.files import sweep_halves
 
 LOG = "run.log"
 SILENT = "client"  # one event a client is too much for a log
@@ -74,6 +75,7 @@ def _locked(folder: Path) -> Iterator[TextIO]:
             raise InputError(
                 f"another process is carrying out the run in {str(folder)!r}: wait until it ends"
             ) from None
+        sweep_halves(folder)
         yield file
 
 

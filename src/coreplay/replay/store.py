@@ -13,11 +13,12 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from coreplay.errors import InputError
+from coreplay.files import make_folder
 from coreplay.replay.buffer import Buffer, Item
 from coreplay.replay.errors import ReplayError, explained
 
@@ -92,9 +93,13 @@ class Store:
         """
         path = Path(path).absolute()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent, private=True)
+            with suppress(FileExistsError):
+                path.touch(mode=0o600, exist_ok=False)  # SQLite gives its log the mode of the file
         except OSError as error:
-            raise ReplayError(f"replay store {str(path)!r} can't be made: {error.strerror}") from None
+            raise ReplayError(f"replay store {str(path)!r} can't be opened or made: {error.strerror}") from None
+        if not path.is_file():
+            raise ReplayError(f"replay store {str(path)!r} can't be opened or made: it is no file")
         try:
             store = cls(path, sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
             try:
@@ -111,6 +116,9 @@ class Store:
             self._is_new()
         if not os.access(self.path, os.W_OK):  # SQLite would notice on the first write only
             raise ReplayError(f"replay store {str(self.path)!r}: it can't be written; change its permissions")
+        if self.path.stat().st_mode & 0o077:  # of an earlier coreplay
+            with suppress(PermissionError):
+                self.path.chmod(0o600)
         self._use_log()
         # FULL: the log is on the disk before a call returns. NORMAL would survive a killed process as well, but a power
         # cut could take the last buffers back, and the samples that they replaced are gone from the client by then.

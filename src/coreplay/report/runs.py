@@ -85,7 +85,7 @@ def write(
     runs: Iterable[Path | str],
     folder: Path | str,
     *,
-    maps: int = 3,
+    gradient_maps: int = 0,
     texts: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Written:
@@ -97,15 +97,16 @@ def write(
         Folders that are searched at any depth. What is not finished, or damaged, is left out and said.
     folder
         Where the report goes; it may hold an earlier report, and nothing else.
-    maps
-        For how many clients the gradient space is drawn, which needs the stream; 0 for none.
+    gradient_maps
+        For how many clients the gradient space is drawn. This loads the stream, the task and, where one is named, the
+        start model of the runs' own configuration: ask for it only if you trust where the runs come from.
     texts
         Show the samples' texts in the maps. For public data only: whoever has the page has the texts.
     say
         Told of what is done now, line by line.
     """
-    if maps < 0:
-        raise InputError(f"maps must be a number of clients, 0 for none: got {maps}")
+    if gradient_maps < 0:
+        raise InputError(f"gradient_maps must be a number of clients, 0 for none: got {gradient_maps}")
     folder = Path(folder)
     earlier = _claimed(folder)
     found, left = gather(runs)
@@ -116,7 +117,7 @@ def write(
     sheets = []
     for number, group in enumerate(groups, 1):
         place = f"group-{number}/" if len(groups) > 1 else ""
-        sheets.append(_sheet(group, place, maps, texts, say))
+        sheets.append(_sheet(group, place, gradient_maps, texts, say))
     files = [path for sheet in sheets for path in _write(sheet, folder, say)]
     say("writing the page")
     with replacing(folder / PAGE) as temporary:

@@ -60,19 +60,22 @@ def fresh(kind: Any, config: Any, seed: int) -> nn.Module:
 
 
 def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any:
-    """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words."""
+    """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words.
+
+    Code that lies beside it is never run.
+    """
     from transformers import AutoConfig
 
     if not Path(start).exists() and not may_be_on_hub(start):
         raise InputError(f"model {start!r}: there is no such folder")
     try:
-        config = AutoConfig.from_pretrained(start, **more)
+        config = AutoConfig.from_pretrained(start, trust_remote_code=False, **more)
         if config.model_type != "bert":
             raise InputError(
                 f"model {start!r} is of type {config.model_type!r}: use a BERT, or write a task of your own"
             )
         with seeded(seed), _without_bar():
-            model = kind.from_pretrained(start, config=config)
+            model = kind.from_pretrained(start, config=config, trust_remote_code=False)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -189,3 +189,15 @@ def test_shared_arrays_are_handed_over_as_buffers_of_their_own():
     vector = Letter.from_record(found).vector
     assert vector.tobytes() == sent.vector.tobytes()
     assert not vector.flags.writeable  # it is in somebody else's memory
+
+
+def test_what_a_memory_writes_is_for_its_user_alone(tmp_path, modes):
+    context = Context(1, 2, {"client-id": "ann", "state": str(tmp_path / "state")}, RecordDict(), {})
+    memory = Memory(context, budget=4, size=64)
+    period_of_app(memory, 0)
+    found = modes(tmp_path)
+    del found["."]
+    assert {mode for name, mode in found.items() if (tmp_path / name).is_dir()} == {0o700}
+    samples = [name for name in found if name.endswith((".sqlite", ".safetensors", ".bin"))]
+    assert len(samples) >= 3
+    assert {found[name] for name in samples} == {0o600}

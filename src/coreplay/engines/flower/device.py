@@ -35,7 +35,7 @@ from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.pools import ClientPool, kept_buffer
 from coreplay.federated.sampling import sample_clients
 from coreplay.federated.site import Site
-from coreplay.files import read_json, replacing, write_json, write_text
+from coreplay.files import make_folder, read_json, replacing, write_json, write_text
 from coreplay.replay import Buffer, Store, path_for
 from coreplay.tasks import Task, make
 
@@ -99,6 +99,7 @@ class Device:
             files[option] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
             if not self._shared(files[option]).exists():
                 write_text(self._shared(files[option]), text)
+        make_folder(self._folder, private=True)
         write_json(self._folder / "config.json", {"config": letter.facts["config"], "files": files})
         things = self._things
         with Store.open(self._folder / "buffers.sqlite") as store:
@@ -202,7 +203,7 @@ class Device:
             digest = hashlib.sha256(values.data).hexdigest()
             if not known.exists() or known.read_text(encoding="utf-8") != digest:
                 shutil.rmtree(folder, ignore_errors=True)  # gradients of another model, from before a resume
-                with replacing(place) as temporary:
+                with replacing(place, private=True) as temporary:
                     save_file({"values": values}, temporary)
                 write_text(known, digest)
             return values

@@ -118,8 +118,7 @@ class Dialogue:
         return place.read_bytes() if place.exists() else None
 
     def _write(self, name: str, data: bytes) -> None:
-        with replacing(self._folder / name) as temporary:
-            temporary.chmod(0o600)
+        with replacing(self._folder / name, private=True) as temporary:
             temporary.write_bytes(data)
 
 

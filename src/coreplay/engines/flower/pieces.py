@@ -114,7 +114,7 @@ class Memory:
                 model.load_state_dict(state)
                 matrix: Any = gradient_matrix(model, per_sample_loss, pool, "sketch", size=self.size, seed=self.seed)
                 rows = np.ascontiguousarray(matrix.rows())
-                with replacing(place) as temporary:
+                with replacing(place, private=True) as temporary:
                     save_file({"rows": rows, "mark": np.frombuffer(digest, np.uint8)}, temporary)
         if not place.exists():
             raise RefusedError(f"this client does not have the gradients of period {letter.period} any more")
