@@ -24,7 +24,7 @@ from coreplay.coordination.secure.exchange import secure_sum
 from coreplay.data import FederatedStream
 from coreplay.engines import worker as jobs
 from coreplay.engines.shared import SharedVector
-from coreplay.engines.sums import deal
+from coreplay.engines.sums import Weights, deal
 from coreplay.errors import InputError
 from coreplay.federated.config import Config
 from coreplay.federated.engine import EngineError, Evaluation, Holdings, SecureTotal, Update, Watch
@@ -99,6 +99,7 @@ class LocalEngine:
         if self._store is not None:
             self._store.close()
         self._config, self._groups = config, config.engine.groups
+        self._weights = Weights(config.federated.max_weight_ratio)
         self._store = Store.open(folder / BUFFERS)
         self._scratch = folder / "scratch"
         self._begun = jobs.Begin(config, folder / BUFFERS, self._scratch)
@@ -129,12 +130,15 @@ class LocalEngine:
     def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
         """Train the clients group by group and add up in the order of the groups."""
         self._model.values[:] = values
-        groups = self._dealt(clients, period)
+        counts = self._counts(clients, period)
+        groups, largest = deal(counts, self._groups), self._weights.largest(counts)
+        for text in self._weights.warnings(counts):
+            watch({"text": text})
         change = np.zeros_like(values)
         early: dict[int, Vector] = {}
         told: dict[int, list[Any]] = {}
         following = 0
-        work = [jobs.Train(period, round, group) for group in groups]
+        work = [jobs.Train(period, round, group, largest) for group in groups]
         for number, reply, total in self._each(work, watch):
             told[number] = reply
             early[number] = total if number == following else total.copy()
@@ -143,13 +147,13 @@ class LocalEngine:
                 following += 1
         trained = [each for number in sorted(told) for each in told[number]]
         loss = sum((each.loss for each in trained), Tally())
-        return Update(change, sum(each.samples for each in trained), loss)
+        return Update(change, sum(min(each.samples, largest) for each in trained), loss)
 
-    def _dealt(self, clients: Sequence[str], period: int) -> list[tuple[str, ...]]:
+    def _counts(self, clients: Sequence[str], period: int) -> dict[str, int]:
+        """Return how many samples each client trains on."""
         numbers = {client: k for k, client in enumerate(self.stream.clients)}
         counts = self.stream.counts("train")[:, period]
-        size = {client: int(counts[numbers[client]]) + self._sizes.get(client, 0) for client in clients}
-        return deal(size, self._groups)
+        return {client: int(counts[numbers[client]]) + self._sizes.get(client, 0) for client in clients}
 
     def evaluate(self, values: Vector, watch: Watch) -> Evaluation:
         """Measure the test set of every period, in parts."""
@@ -203,7 +207,7 @@ class LocalEngine:
             return None
         vectors = {client: c.vector for client, c in able.items()}
         found = secure_sum(vectors, bounds, run=run_name(self._config), period=period, round=round)
-        return SecureTotal({k: c.basis for k, c in able.items()}, found.total, found.bytes_up, found.bytes_down)
+        return SecureTotal({k: able[k].basis for k in found.survivors}, found.total, found.bytes_up, found.bytes_down)
 
     def settle(
         self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch

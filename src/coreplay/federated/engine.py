@@ -17,10 +17,13 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Update:
-    """The sum over clients of (samples x change of the model), what it was summed over, and who is missing."""
+    """The sum over clients of (weight x change of the model), what it was summed over, and who is missing.
+
+    A client's weight is the number of its samples, limited by `federated.max_weight_ratio`.
+    """
 
     change: Vector
-    samples: int
+    samples: int  # the sum of the weights
     loss: Tally
     missing: Mapping[str, str] = field(default_factory=dict)  # client: why
 

@@ -24,7 +24,7 @@ from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import Vector
 from coreplay.federated.folder import Checkpoint, Progress, RunFolder
 from coreplay.federated.joint import Terms, Told, negotiate
-from coreplay.federated.site import run_name
+from coreplay.federated.site import contribution_length, run_name
 from coreplay.federated.strategy import NONE, is_coordinated
 from coreplay.files import read_json
 from coreplay.seeding import generator
@@ -241,7 +241,8 @@ class Conductor:
             progress.coordination.append(row | refused)
             self._tell("coordination", coordination_round=latest.round, **facts)
 
-        terms = Terms(run_name(self.config), period, replay.rounds, replay.strategy, replay.options, replay.secure)
+        about = (run_name(self.config), period, replay.rounds, contribution_length(self.config, self.task.model))
+        terms = Terms(*about, replay.strategy, replay.options, replay.secure)
         broadcast = negotiate(self.engine, terms, self._taking(period, clients), values, watch, tell)
         self.engine.settle(period, clients, values, broadcast, watch)
 

@@ -29,6 +29,7 @@ from coreplay.federated.strategy import ALL
 from coreplay.federated.training import Trained, train
 from coreplay.files import replacing
 from coreplay.gradients import gradient_matrix
+from coreplay.gradients.selected import select_parameters
 from coreplay.replay import Buffer, Store
 from coreplay.seeding import generator
 from coreplay.selection import choose
@@ -46,14 +47,16 @@ class Answer:
 
 
 class PoolGradients:
-    """The gradient matrix of a pool of known size, made when somebody first asks.
+    """The gradient matrix of a pool of known size and dimension, made when somebody first asks.
 
     `load` gives what is kept of it: the gram, and the rows of a sketch; where there are no rows, `build` makes the
     operator anew.
     """
 
-    def __init__(self, size: int, load: Callable[[], dict[str, NDArray[Any]]], build: Callable[[], Any]) -> None:
-        self._size, self._load, self._build = size, load, build
+    def __init__(
+        self, size: int, dimension: int, load: Callable[[], dict[str, NDArray[Any]]], build: Callable[[], Any]
+    ) -> None:
+        self._size, self.dimension, self._load, self._build = size, dimension, load, build
 
     @cached_property
     def _kept(self) -> dict[str, NDArray[Any]]:
@@ -203,7 +206,13 @@ class Site:
                     save_file(arrays, temporary)
             return dict(load_file(path))
 
-        return PoolGradients(len(pool), load, build)
+        return PoolGradients(len(pool), contribution_length(self.config, lambda _: self.flat.model), load, build)
+
+
+def contribution_length(config: Config, model: Callable[[int], nn.Module]) -> int:
+    """Return how many numbers a contribution has: the sketch's size, or the number of parameters that count."""
+    given = config.gradients
+    return given.size if given.backend == "sketch" else select_parameters(model(0), given.parameters).dimension
 
 
 def run_name(config: Config) -> str:

@@ -25,9 +25,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from coreplay.coordination.secure.client import STEPS
 from coreplay.data import FederatedStream, load
 from coreplay.engines.flower.claim import mark
-from coreplay.engines.flower.dialogue import STEPS, Dialogue, Half, forget_before
+from coreplay.engines.flower.dialogue import Dialogue, Half, forget_before
 from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.node import Node, RefusedError
 from coreplay.federated.config import Config
@@ -104,9 +105,10 @@ class Device:
         things = self._things
         with Store.open(self._folder / "buffers.sqlite") as store:
             store.rewind(letter.facts["until"])
-            kept = len(store.load(self._client).items)
+            buffer = store.load(self._client)
         train, test = (things.stream.counts(split)[self._number].tolist() for split in ("train", "test"))
-        facts = {"train": train, "test": test, "kept": kept, "mark": mark(self._node)}
+        held = {"kept": len(buffer.items), "held": buffer.period}
+        facts = {"train": train, "test": test, "mark": mark(self._node)} | held
         return letter.reply(self._client, facts)
 
     @property
@@ -154,9 +156,10 @@ class Device:
 
     def _evaluate(self, letter: Letter) -> Letter:
         values, stream = letter.vector, self._things.stream
+        periods = self._things.config.periods or stream.periods
         with Store.open(self._folder / "buffers.sqlite") as store:
             site = self._site(store, letter.period)
-            tallies = [site.tally(stream.samples(self._client, t, "test"), values) for t in range(stream.periods)]
+            tallies = [site.tally(stream.samples(self._client, t, "test"), values) for t in range(periods)]
         facts = {"totals": [tally.total for tally in tallies], "weights": [tally.weight for tally in tallies]}
         return letter.reply(self._client, facts)
 
