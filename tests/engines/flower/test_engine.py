@@ -115,6 +115,51 @@ def test_a_client_that_keeps_more_than_it_may_is_named(nodes, tmp_path, act):
     assert any("client0" in text and "keeps" in text for text in said)
 
 
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"error": "the sensor is gone"}, "failed: the sensor is gone"),
+        ({"weights": [-5.0, -5.0]}, "sent weight -5 for the"),
+        ({"weights": [1e9, 1e9]}, r"sent weight 1e+09 for the"),
+        ({"totals": [1.0]}, "must send 2 sums of scores and of weights"),
+    ],
+)
+def test_a_client_whose_test_sets_are_missing_is_in_all_records(nodes, tmp_path, facts, words):
+    def wrong(letter):
+        return altered(letter, facts) if letter.act == "evaluate" else None
+
+    done, said = conducted(nodes, tmp_path, wrong)
+    assert any("'client0'" in text and words in text for text in said)
+    rows = lines(tmp_path / "run", "metrics.jsonl")
+    assert [row["missing"] for row in rows] == [["client0"]] * 4
+    tested = prepare(settings()).stream.counts("test")
+    assert [row["weight"] for row in rows[:2]] == tested[1:].sum(axis=0).tolist()
+    assert done.summary["missing"] == {"0": ["client0"], "1": ["client0"]}
+    assert done.metrics["forgetting"][1] is not None, "the same client is missing from both"
+
+
+def test_a_client_whose_buffer_is_gone_does_not_go_on_with_an_empty_one(nodes, tmp_path):
+    for k in range(CLIENTS):
+        nodes.add(f"state{k}", **{"client-id": f"client{k}"})
+    config, events = settings(engine__clients=CLIENTS - 1), []
+    things = prepare(config)
+
+    def stop(event):
+        if event.kind == "round" and event.period == 1:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        conduct(nodes.grid, config, tmp_path / "run", prepared=things, observer=stop, clients=CLIENTS)
+    (store,) = (tmp_path / "state0").glob("*/*/buffers.sqlite")
+    for path in store.parent.glob("buffers.sqlite*"):
+        path.unlink()
+    conduct(nodes.grid, config, tmp_path / "run", resume=True, prepared=things, observer=events.append)
+    said = [event.facts["text"] for event in events if event.kind == "warning"]
+    assert any("'client0' can't take part: its buffer after period 1 is gone: restore" in text for text in said)
+    assert {row["clients"] for row in lines(tmp_path / "run", "rounds.jsonl")} == {CLIENTS}
+    assert lines(tmp_path / "run", "rounds.jsonl")[-1]["missing"].keys() == {"client0"}
+
+
 def test_the_cap_is_the_same_on_flower_and_on_the_local_engine(nodes, tmp_path):
     config = settings(federated__max_weight_ratio=1.0)
     run(config, tmp_path / "local")
