@@ -4,7 +4,6 @@ It decides what happens in which order and what goes into the records; the engin
 on from its last checkpoint as if it had never stopped: every random choice comes from (seed, client, period, purpose).
 """
 
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -21,11 +20,11 @@ from coreplay.federated.config import Config
 from coreplay.federated.engine import Census, Engine
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import Vector
-from coreplay.federated.folder import Checkpoint, Progress, RunFolder
+from coreplay.federated.folder import SUMMARY, Checkpoint, Progress, RunFolder
 from coreplay.federated.joint import Terms, Told, negotiate
 from coreplay.federated.site import run_name
 from coreplay.federated.strategy import NONE, is_coordinated
-from coreplay.files import read_json
+from coreplay.files import read_json, read_json_lines, reading
 from coreplay.seeding import generator
 from coreplay.tasks import PeriodMatrix, Task, relative_change
 
@@ -49,8 +48,9 @@ class Run:
         summary = place.summary()
         if summary is None:
             raise InputError(f"the run in {str(folder)!r} is not finished: go on with --resume")
-        rows = [json.loads(line) for line in (place.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        return cls(place.path, summary, _matrix(rows, summary["metric"], summary["lower_is_better"]))
+        rows = read_json_lines(place.path / "metrics.jsonl")
+        with reading(place.path / "metrics.jsonl", "metrics"):
+            return cls(place.path, summary, _matrix(rows, summary["metric"], summary["lower_is_better"]))
 
     @property
     def metrics(self) -> dict[str, list[float]]:
@@ -75,7 +75,7 @@ def check(config: Config, stream: Census) -> None:
     for client in config.replay.budgets:
         if client not in stream.clients:
             raise InputError(f"replay.budgets names client {client!r}, which the stream does not have")
-    if config.baseline is not None and not (Path(config.baseline) / "summary.json").exists():
+    if config.baseline is not None and not (Path(config.baseline) / SUMMARY).exists():
         raise InputError(f"baseline = {config.baseline!r}: there is no finished run in that folder")
 
 
@@ -249,8 +249,10 @@ class Conductor:
         metrics = {name: matrix.all_period().tolist(), f"{name}_mean_over_periods": matrix.period_mean().tolist()}
         metrics["forgetting"] = [None if math.isnan(v) else v for v in matrix.mean_forgetting().tolist()]
         if self.config.baseline is not None:
-            before = read_json(Path(self.config.baseline) / "summary.json")["metrics"][name]
-            metrics["relative_change"] = relative_change(metrics[name], before).tolist()
+            baseline = Path(self.config.baseline) / SUMMARY
+            with reading(baseline, "a summary"):
+                before = read_json(baseline)["metrics"][name]
+                metrics["relative_change"] = relative_change(metrics[name], before).tolist()
         summary = {
             "strategy": self.config.replay.strategy,
             "budget": self.config.replay.share or self.config.replay.budget,
@@ -297,5 +299,7 @@ def _matrix(rows: Sequence[dict[str, Any]], metric: str, lower_is_better: bool) 
     """Lay out the sums of each test set: one row a period trained, one column a period tested."""
     periods = 1 + max(row["test_period"] for row in rows)
     shape = (len(rows) // periods, periods)
-    totals, weights = (np.array([row[name] for row in rows]).reshape(shape) for name in ("total", "weight"))
+    totals, weights = (
+        np.array([row[name] for row in rows], dtype=np.float64).reshape(shape) for name in ("total", "weight")
+    )
     return PeriodMatrix(totals, weights, metric == "perplexity", lower_is_better)
