@@ -248,10 +248,9 @@ def read_arrays(path: Path | str) -> dict[str, Any]:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
         try:
-            if path.suffix == ".npy":
-                return {"": np.load(path, allow_pickle=False)}
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
+            with path.open("rb") as file:  # numpy would leave a broken one open
+                found = np.load(file, allow_pickle=False)
+                return {"": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
         except ValueError as error:
             if "pickle" in str(error):
                 raise ValueError("it is damaged, or holds Python objects instead of numbers") from None

@@ -141,7 +141,7 @@ def test_a_damaged_file_is_named(tmp_path):
     save(FederatedStream(["a"], [0], [False], ["x"]), path)
     whole = path.read_bytes()
     path.write_bytes(whole[:40] + bytes(len(whole) // 3) + whole[40 + len(whole) // 3 :])
-    with pytest.raises(InputError, match=r"s\.parquet: is damaged"):
+    with pytest.raises(InputError, match=r"s\.parquet' can't be read as a saved stream"):
         load_saved(path)
 
 

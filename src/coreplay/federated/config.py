@@ -20,7 +20,7 @@ from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import check_strategy, is_coordinated
 from coreplay.federated.tracker import check_trackers
-from coreplay.files import read_toml
+from coreplay.files import read_toml, reading
 from coreplay.tasks.api import check_task
 
 LOCAL, SIMULATION, FLOWER = ENGINES = ("local", "flower-simulation", "flower")
@@ -192,7 +192,8 @@ class Config(_Part):
     @classmethod
     def read(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
         """Read a TOML file of a run that was begun: its strategy may be one that only its own program knows."""
-        return cls._shaped(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
+        with reading(path, "TOML", "config"):
+            return cls._shaped(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
 
     @classmethod
     def make(

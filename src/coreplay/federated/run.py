@@ -4,7 +4,6 @@ It decides what happens in which order and what goes into the records; the engin
 on from its last checkpoint as if it had never stopped: every random choice comes from (seed, client, period, purpose).
 """
 
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +21,11 @@ from coreplay.federated.config import Config
 from coreplay.federated.engine import Census, Engine
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import Vector
-from coreplay.federated.folder import Checkpoint, Progress, RunFolder
+from coreplay.federated.folder import SUMMARY, Checkpoint, Progress, RunFolder
 from coreplay.federated.joint import Terms, Told, negotiate
 from coreplay.federated.site import contribution_length, run_name
 from coreplay.federated.strategy import NONE, is_coordinated
-from coreplay.files import read_json
+from coreplay.files import read_json, read_json_lines, reading
 from coreplay.seeding import generator
 from coreplay.tasks import PeriodMatrix, Task, relative_change
 
@@ -54,8 +53,9 @@ class Run:
         summary = place.summary()
         if summary is None:
             raise InputError(f"the run in {str(folder)!r} is not finished: go on with --resume")
-        rows = [json.loads(line) for line in (place.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        return cls(place.path, summary, _matrix(rows, summary))
+        rows = read_json_lines(place.path / "metrics.jsonl")
+        with reading(place.path / "metrics.jsonl", "metrics"):
+            return cls(place.path, summary, _matrix(rows, summary))
 
     @property
     def metrics(self) -> dict[str, list[float]]:
@@ -80,7 +80,7 @@ def check(config: Config, stream: Census) -> None:
     for client in config.replay.budgets:
         if client not in stream.clients:
             raise InputError(f"replay.budgets names client {client!r}, which the stream does not have")
-    if config.baseline is not None and not (Path(config.baseline) / "summary.json").exists():
+    if config.baseline is not None and not (Path(config.baseline) / SUMMARY).exists():
         raise InputError(f"baseline = {config.baseline!r}: there is no finished run in that folder")
 
 
@@ -269,12 +269,14 @@ class Conductor:
         metrics["forgetting"] = _or_none(matrix.mean_forgetting())
         metrics["all_period_forgetting"] = _or_none(matrix.all_period_forgetting())
         if self.config.baseline is not None:
-            before = read_json(Path(self.config.baseline) / "summary.json")
-            changes = relative_change(matrix.all_period, before["metrics"][name]).tolist()
-            metrics["relative_change"] = [  # none between figures on different test sets
-                change if missing.get(str(t)) == before["missing"].get(str(t)) else None
-                for t, change in enumerate(changes)
-            ]
+            baseline = Path(self.config.baseline) / SUMMARY
+            with reading(baseline, "a summary"):
+                before = read_json(baseline)
+                changes = relative_change(matrix.all_period, before["metrics"][name]).tolist()
+                metrics["relative_change"] = [  # none between figures on different test sets
+                    change if missing.get(str(t)) == before["missing"].get(str(t)) else None
+                    for t, change in enumerate(changes)
+                ]
         summary = {
             "strategy": self.config.replay.strategy,
             "budget": self.config.replay.share or self.config.replay.budget,
@@ -323,8 +325,11 @@ class Conductor:
 def _matrix(rows: Rows, summary: dict[str, Any]) -> PeriodMatrix:
     """Return the figures that a finished run wrote; how sums become figures is known to its task alone."""
     name, metrics = summary["metric"], summary["metrics"]
+    values = _by_period(rows, name)
+    if len(values) != len(metrics[name]):
+        raise ValueError(f"it has {len(values)} periods, the summary has {len(metrics[name])}")
     return PeriodMatrix(
-        _by_period(rows, name),
+        values,
         np.array(metrics[name], dtype=np.float64),
         np.array(metrics[f"{name}_mean_over_periods"], dtype=np.float64),
         summary["lower_is_better"],

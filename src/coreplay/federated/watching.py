@@ -56,11 +56,12 @@ def watching(config: Config, folder: Path, observer: Observer | None = None) -> 
 
 def is_running(folder: Path | str) -> bool:
     """Say whether some process carries out the run in this folder now."""
-    try:
-        with (Path(folder) / LOG).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    path = Path(folder) / LOG
+    if not path.is_file():
         return False
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     return False

@@ -27,4 +27,4 @@ def explained(error: sqlite3.Error, path: Path) -> ReplayError:
     """Return SQLite's error in our words."""
     name = getattr(error, "sqlite_errorname", "")
     reason = next((text for start, text in _REASONS.items() if name.startswith(start)), "it can't be used")
-    return ReplayError(f"replay store {str(path)!r}: {reason} ({error})")
+    return ReplayError(f"replay store {str(path)!r}: {reason} ({' '.join(str(error).split())})")

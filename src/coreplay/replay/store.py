@@ -109,6 +109,8 @@ class Store:
                 raise
         except sqlite3.Error as error:
             raise explained(error, path) from None
+        except UnicodeDecodeError as error:  # SQLite quotes what it finds
+            raise ReplayError(f"replay store {str(path)!r} is damaged: {error}; restore a copy") from None
         return store
 
     def _prepare(self) -> None:
@@ -135,6 +137,7 @@ class Store:
         found = {sql for (sql,) in self._db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
         problem = self._value("PRAGMA quick_check(1)") if found == set(_SCHEMA) else "its tables are not ours"
         if problem != "ok":
+            problem = " ".join(str(problem).split())  # SQLite writes several lines
             raise ReplayError(
                 f"replay store {str(self.path)!r} is damaged: {problem}; restore a copy, or delete it and the run's "
                 "checkpoint and start again"
@@ -197,7 +200,7 @@ class Store:
         try:
             buffer = Buffer(client, period, seen, tuple(Item(*row) for row in rows))
             whole = buffer.digest() == digest
-        except (InputError, TypeError):
+        except (InputError, TypeError, AttributeError):
             whole = False
         if not whole:
             raise ReplayError(
@@ -356,3 +359,5 @@ class Store:
             raise
         except sqlite3.Error as error:
             raise explained(error, self.path) from None
+        except UnicodeDecodeError as error:  # of a text that no store has written
+            raise ReplayError(f"replay store {str(self.path)!r} is damaged: {error}; restore a copy") from None
