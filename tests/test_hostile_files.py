@@ -24,7 +24,7 @@ from coreplay.data import load, save
 from coreplay.errors import InputError
 from coreplay.experiments.sweep import Sweep
 from coreplay.federated import Config, Run, RunFolder
-from coreplay.federated.folder import Checkpoint, Progress
+from coreplay.federated.folder import Checkpoint, Progress, _digest
 from coreplay.federated.listing import list_runs
 from coreplay.files import read_arrays
 from coreplay.replay import Buffer, Item, ReplayError, Store, decode, encode
@@ -97,8 +97,9 @@ def rewritten(path, rng):
     else:
         with safe_open(path, "numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            progress = mutated(file.metadata()["progress"].encode(), rng, True)
-        save_file(arrays, path, {"progress": progress.decode("utf-8", "replace")})
+            about = {name: file.metadata()[name] for name in ("progress", "buffers")}
+        about["progress"] = mutated(about["progress"].encode(), rng, True).decode("utf-8", "replace")
+        save_file(arrays, path, about | {"digest": _digest(arrays, about)})
 
 
 def stream_of(path):
@@ -179,9 +180,17 @@ def run_folder(tmp_path_factory):
     place = RunFolder.create(folder, Config.make({"replay": {"strategy": "corrective"}}))
     progress = Progress(3, 0, False, METRICS, [], ROUNDS, BUFFERS, 10, 20, {"training": 1.5})
     place.save(Checkpoint(progress, np.ones(5, np.float32), {"momentum": np.zeros(5, np.float32)}))
-    metrics = {"perplexity": [60.0, 61.0, 62.0], "forgetting": [None, 1.0, 2.0]}
+    figures = [60.0, 61.0, 62.0]
+    metrics = {"perplexity": figures, "perplexity_mean_over_periods": figures, "forgetting": [None, 1.0, 2.0]}
     summary = {"strategy": "corrective", "budget": 20, "seed": 0, "metric": "perplexity", "lower_is_better": True}
-    summary |= {"metrics": metrics, "bytes_up": 10, "bytes_down": 20, "seconds": {"training": 1.5}}
+    summary |= {
+        "compared_by_ratio": True,
+        "missing": {"2": ["ann"]},
+        "metrics": metrics,
+        "bytes_up": 10,
+        "bytes_down": 20,
+        "seconds": {"training": 1.5},
+    }
     place.finish(progress, summary)
     (folder / "failure.txt").write_text("InputError: no memory\n")
     (folder / "run.log").write_text("2026 begin {}\n")

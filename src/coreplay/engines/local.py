@@ -64,15 +64,17 @@ class LocalEngine:
         self._scratch: Path | None = None
         # not forked, from us or from a server: arrow and torch have threads, whose locks a fork copies held
         self._context = multiprocessing.get_context("spawn")
-        self._model = SharedVector(len(start), start.dtype.name)
         self._workers: list[_Process] = []
         try:
+            with _uninterrupted():
+                self._model = SharedVector(len(start), start.dtype.name)
             for place in range(workers or cores()):
                 self._start(place)
             for process in self._workers:
                 process.check()
         except BaseException:
-            self.close()
+            if hasattr(self, "_model"):
+                self.close()
             raise
 
     def __enter__(self) -> "LocalEngine":
