@@ -57,6 +57,10 @@ def alter(path: Path, plan: dict[str, object], rng: np.random.Generator) -> None
         for s in range(PERIODS)
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = json.loads((path / "summary.json").read_text())
+    figures = np.exp(totals.mean(axis=1) / 100).tolist()
+    summary["metrics"] |= {"perplexity": figures, "perplexity_mean_over_periods": figures}
+    (path / "summary.json").write_text(json.dumps(summary))
     kept = [
         {"period": t, "clients": 5, "kept": 10 * (t + 1), "arrived": [10] * (t + 1), "distinct": 9 * (t + 1)}
         for t in range(PERIODS - 1)
@@ -83,13 +87,13 @@ def make(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="times that the page is opened")
-    parser.add_argument("--maps", type=int, default=3)
+    parser.add_argument("--gradient-maps", type=int, default=3)
     given = parser.parse_args()
     header("matplotlib", "plotly", "selenium")
     with tempfile.TemporaryDirectory() as name:
         runs = make(Path(name))
         before, began = os.times(), time.perf_counter()
-        report = write([runs], Path(name) / "report", maps=given.maps)
+        report = write([runs], Path(name) / "report", gradient_maps=given.gradient_maps)
         seconds, after = time.perf_counter() - began, os.times()
         spent = after.user + after.system - before.user - before.system
         count = sum(len(sheet.group.runs) for sheet in report.sheets)

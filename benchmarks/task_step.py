@@ -30,7 +30,7 @@ def padded(task: MaskedLM, samples: Samples) -> list[Batch]:
     """Return batches in random order as transformers' collator makes them, padded to the longest of the batch."""
     made = []
     for start in range(0, len(samples), BATCH):
-        batch = task.collate(samples[start : start + BATCH], epoch=0)
+        batch = task.collate(samples[start : start + BATCH], 0)
         n, tokens = batch["input_ids"].shape
         labels = torch.full((n, tokens + 1), -100)  # the last column takes the places that are none
         labels.scatter_(1, torch.where(batch["targets"] != -100, batch["positions"], tokens), batch["targets"])

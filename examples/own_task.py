@@ -6,19 +6,19 @@ import torch
 from torch import nn
 
 from coreplay.data import load
-from coreplay.tasks import Task, batches, evaluate
+from coreplay.tasks import Metric, Task, batches, evaluate
 
 
 class WordCount(Task):
     """Predict the number of words from hashed pairs of letters."""
 
-    metric = "squared error"
+    metric = Metric("squared error", lower_is_better=True)
 
     def model(self, seed):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 1))
 
-    def collate(self, samples, epoch=None):
+    def collate(self, samples, view=None):
         bags = torch.zeros(len(samples), 256)
         for bag, text in zip(bags, samples.texts, strict=True):
             for a, b in pairwise(text):
@@ -33,10 +33,10 @@ if __name__ == "__main__":
     stream, task = load("synthetic", clients=10, periods=2), WordCount()
     model = task.model(seed=0)
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    print(f"{task.metric} before: {evaluate(task, model, stream.of_period(1, 'test')):.2f}")
+    print(f"{task.metric.name} before: {evaluate(task, model, stream.of_period(1, 'test')):.2f}")
     for epoch in range(10):
         for batch in batches(task, stream.of_period(0), 16, seed=0, epoch=epoch):
             optimiser.zero_grad()
             task.loss(model, batch).backward()
             optimiser.step()
-    print(f"{task.metric} after: {evaluate(task, model, stream.of_period(1, 'test')):.2f}")
+    print(f"{task.metric.name} after: {evaluate(task, model, stream.of_period(1, 'test')):.2f}")

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from coreplay.display import Status, duration, following, show_markdown
+from coreplay.display import Status, duration, echo, following, show_markdown
 from coreplay.federated import Event
 
 EVENTS = [
@@ -102,3 +102,35 @@ def test_durations():
         "59 min 59 s",
         "1 h 0 min",
     ]
+
+
+ESCAPES = "\x1b]0;title\x07\x1b]52;c;aGk=\x07\x9b2J\x1b[31mred\r"
+
+
+def test_text_from_outside_reaches_the_terminal_without_control_characters(capsys, monkeypatch):
+    with following(f"run {ESCAPES}") as observe:
+        observe(Event("warning", 0, 0, {"text": f"client {ESCAPES} failed"}))
+    show_markdown(f"| run |\n|---|\n| {ESCAPES} |")
+    echo(f"error: {ESCAPES}", err=True)
+    shown = capsys.readouterr()
+    assert not set("\x1b\x07\x9b\r") & set(shown.out + shown.err)
+    assert "error: ?]0;title?" in shown.err
+    assert shown.out.count("\n") == 3  # lines stay lines
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    show_markdown(f"- {ESCAPES}")
+    with following(f"run {ESCAPES}") as observe:
+        observe(EVENTS[0])
+        observe(Event("warning", 0, 0, {"text": f"client {ESCAPES} failed"}))
+    for shown in (out.getvalue(), err.getvalue()):
+        assert "]0;title" in shown
+        assert "\x1b]" not in shown
+        assert "\x07" not in shown
+        assert "\x9b" not in shown

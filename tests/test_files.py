@@ -1,11 +1,13 @@
 """Files are whole or absent."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from coreplay import InputError
-from coreplay.files import claim, read_json, replacing, write_json, write_text
+from coreplay.files import alone_in, claim, read_json, replacing, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -45,3 +47,42 @@ def test_a_folder_is_claimed_only_if_it_holds_nothing_else(tmp_path):
         claim(folder, ["b.json"])
     with pytest.raises(InputError, match="is a file: choose a folder"):
         claim(folder / "a.json", ["b.json"])
+
+
+def test_a_private_file_is_for_its_user_alone(tmp_path, modes):
+    with replacing(tmp_path / "new/deep/samples.bin", private=True) as temporary:
+        assert modes(tmp_path)[str(temporary.relative_to(tmp_path))] == 0o600  # also while it is written
+        temporary.write_bytes(b"play jazz")
+    write_text(tmp_path / "open/table.md", "numbers")
+    found = modes(tmp_path)
+    del found["."]
+    assert found == {
+        "new": 0o700,
+        "new/deep": 0o700,
+        "new/deep/samples.bin": 0o600,
+        "open": 0o755,
+        "open/table.md": 0o644,
+    }
+
+
+def test_a_rename_is_on_the_disk_before_the_call_returns(tmp_path, monkeypatch):
+    synced = []
+    real = os.fsync
+
+    def fsync(number):
+        synced.append((str(Path(f"/proc/self/fd/{number}").readlink()), (tmp_path / "a.txt").exists()))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_text(tmp_path / "a.txt", "x")
+    assert len(synced) == 2
+    assert synced[1] == (str(tmp_path), True)
+
+
+def test_what_a_kill_left_half_written_is_swept_when_the_folder_is_taken(tmp_path):
+    half, other = tmp_path / ".writing-0123456789abcdef.json", tmp_path / ".writing-notes"
+    half.touch()
+    other.touch()
+    with alone_in(tmp_path):
+        assert not half.exists()
+    assert other.exists()

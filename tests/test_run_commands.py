@@ -295,7 +295,7 @@ def test_wrong_input_is_one_clear_line_before_any_work(place, tmp_path, capsys, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["absent.toml"], "can't be read: No such file"),
+        (["absent.toml"], "config 'absent.toml' can't be read as TOML: No such file"),
         (["--preset", "smal"], "did you mean 'small'?"),
         ([], "name a configuration file"),
         (["--resume"], "needs the folder of a run"),
@@ -385,3 +385,40 @@ def test_a_run_with_a_strategy_that_only_its_program_knows_is_shown_and_not_gone
     assert "own_one" in (tmp_path / "report/results.md").read_text().replace("\\", "")
     code, _, err = call(capsys, "run", "--resume", tmp_path / "own")
     assert (code, "unknown strategy 'own_one'" in err) == (2, True)
+
+
+def test_names_and_reasons_with_escapes_are_listed_without_them(tmp_path, place, capsys):
+    odd = "\x1b]0;title\x07 x\n| fake | none | 5 | 0 | finished | | |"
+    shutil.copytree(place / "done", tmp_path / odd)
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed/failure.txt").write_text("no \x1b]52;c;aGk=\x07 memory\n")
+    code, out, err = call(capsys, "runs", tmp_path)
+    assert code == 0
+    assert not set("\x1b\x07") & set(out + err)
+    assert len(out.strip().splitlines()) == 4  # a head, its line and two runs
+    assert "no ?]52;c;aGk=? memory" in err
+    code, out, err = call(capsys, "run", "--resume", tmp_path / "x\x1b]0;title\x07")
+    assert code == 2
+    assert "\x1b" not in err
+
+
+def test_what_holds_samples_or_models_is_for_its_user_alone(tmp_path, modes):
+    private = ("buffers.sqlite", "checkpoint.safetensors", "scratch/")
+    seen = {}
+
+    def watch(event):
+        seen.update({name: mode for name, mode in modes(tmp_path).items() if any(part in name for part in private)})
+        seen.update({name: mode for name, mode in modes(tmp_path).items() if name.endswith("scratch")})
+
+    half = tmp_path / "run/.writing-0123456789abcdef.json"  # as a kill leaves it
+    half.parent.mkdir()
+    half.touch()
+    run(Config.make(TINY), tmp_path / "run", observer=watch)
+    assert seen.pop("run/scratch") == 0o700
+    assert {"run/buffers.sqlite", "run/buffers.sqlite-wal", "run/checkpoint.safetensors"} < set(seen)
+    assert any(name.startswith("run/scratch/") for name in seen)
+    assert set(seen.values()) == {0o600}
+    found = modes(tmp_path)
+    assert {found[f"run/{name}"] for name in ("buffers.sqlite", "checkpoint.safetensors")} == {0o600}
+    assert found["run/metrics.jsonl"] == 0o644
+    assert not half.exists()

@@ -1,12 +1,14 @@
 """A Flower client: trains and measures. What coordinated replay adds is marked."""
 
+from functools import partial  # replay
+
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from task import Net, accuracy, load_data, train
 from torch.nn import functional  # replay
 
-from coreplay.engines.flower import Memory, period_of  # replay
+from coreplay.engines.flower import Memory  # replay
 
 app = ClientApp()
 torch.set_num_threads(1)
@@ -45,12 +47,12 @@ def measure(msg: Message, context: Context):
 
 
 def losses(model, data):  # replay
-    """Return one loss a sample."""  # replay
+    """Return one loss per sample."""  # replay
     return functional.cross_entropy(model(data["image"]), data["label"], reduction="none")  # replay
 
 
 @app.query("coreplay")  # replay
 def remember(msg: Message, context: Context):  # replay
     """Answer the server's questions about what to keep."""  # replay
-    data = load_data(*place(context), period_of(msg))  # replay
-    return Memory(context, budget=30).answer(msg, Net(), losses, data)  # replay
+    load = partial(load_data, *place(context))  # replay
+    return Memory(context, budget=30).answer(msg, Net(), losses, load)  # replay

@@ -18,7 +18,7 @@ from typer.core import TyperArgument, TyperCommand
 from coreplay import __version__, report_commands, run_commands, sweep_commands
 from coreplay.data_commands import Json, Seed, parse_options
 from coreplay.data_commands import app as data_app
-from coreplay.display import show_markdown
+from coreplay.display import echo, show_markdown
 from coreplay.errors import InputError
 from coreplay.flower_commands import app as flower_app
 
@@ -79,13 +79,13 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         sys.exit(130)
     except OSError as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         sys.exit(1)
 
 
@@ -94,14 +94,14 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
     from coreplay.data import DataWarning
 
     if issubclass(category, DataWarning):
-        typer.echo(f"warning: {message}", err=True)
+        echo(f"warning: {message}", err=True)
     else:
         _python_shows(message, category, *place, **more)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"coreplay {__version__}")
+        echo(f"coreplay {__version__}")
         raise typer.Exit
 
 
@@ -163,13 +163,13 @@ def select(
     elif output is not None:
         write_json(output, indices)
     if len(indices) == result["pool"]:
-        typer.echo(f"the pool of {result['pool']} is not larger than the budget of {budget}: all is kept", err=True)
+        echo(f"the pool of {result['pool']} is not larger than the budget of {budget}: all is kept", err=True)
     if as_json:
-        typer.echo(json.dumps(result))
+        echo(json.dumps(result))
     elif output is None:
-        typer.echo("\n".join(map(str, indices)))
+        echo("\n".join(map(str, indices)))
     else:
-        typer.echo(f"kept {len(indices)} of {result['pool']}, objective {result['objective']:.4f}: {output}")
+        echo(f"kept {len(indices)} of {result['pool']}, objective {result['objective']:.4f}: {output}")
 
 
 def _named(arrays: dict[str, Any], file: str, gram: bool) -> dict[str, Any]:
@@ -194,10 +194,10 @@ def selectors_command(as_json: Json = False) -> None:
 
     known = selectors()
     if as_json:
-        typer.echo(json.dumps(known))
+        echo(json.dumps(known))
     else:
         width = max(map(len, known))
-        typer.echo("\n".join(f"{name:<{width}}  {text}" for name, text in sorted(known.items())))
+        echo("\n".join(f"{name:<{width}}  {text}" for name, text in sorted(known.items())))
 
 
 @app.command("near-optimality", cls=Spread)
@@ -301,10 +301,10 @@ def _coordinate_generated(
         result = run(config, progress=progress)
     paths = write(result, output)
     if as_json:
-        typer.echo(json.dumps(result.to_json()))
+        echo(json.dumps(result.to_json()))
         return
     show_markdown(markdown(result))
-    typer.echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
+    echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
 
 
 def _coordinate_files(
@@ -345,17 +345,17 @@ def _coordinate_files(
     write_json(paths[0], result)
     write_json(paths[1], selections)
     if as_json:
-        typer.echo(json.dumps(result | {"selections": selections}))
+        echo(json.dumps(result | {"selections": selections}))
         return
     kept, pools = sum(map(len, selections.values())), sum(map(len, clients))
     if kept == pools:
-        typer.echo(f"no pool is larger than the budget of {budget}: everything is kept, nothing to coordinate")
+        echo(f"no pool is larger than the budget of {budget}: everything is kept, nothing to coordinate")
     else:
-        typer.echo(
+        echo(
             f"{len(files)} clients keep {kept} of {pools} samples: objective {found.objective:.6g} "
             f"after {rounds} rounds, {alone.objective:.6g} if each chooses alone"
         )
-    typer.echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
+    echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
 
 
 def _near_optimality(
@@ -368,14 +368,14 @@ def _near_optimality(
         try:
             result = run(config, output, resume=resume, workers=workers, progress=progress)
         except KeyboardInterrupt:
-            typer.echo(f"interrupted: what is done is in {output}; go on with --resume", err=True)
+            echo(f"interrupted: what is done is in {output}; go on with --resume", err=True)
             raise typer.Exit(130) from None
     paths = write(result, output)
     if as_json:
-        typer.echo(json.dumps(result.to_json()))
+        echo(json.dumps(result.to_json()))
         return
     show_markdown(markdown(result))
-    typer.echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
+    echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coreplay.display import echo, printable
 from coreplay.errors import InputError, unknown
 
 app = typer.Typer(
@@ -41,10 +42,10 @@ def sources_command(as_json: Json = False) -> None:
 
     known = sources()
     if as_json:
-        typer.echo(json.dumps(known))
+        echo(json.dumps(known))
     else:
         width = max(map(len, known))
-        typer.echo("\n".join(f"{name:<{width}}  {text}" for name, text in sorted(known.items())))
+        echo("\n".join(f"{name:<{width}}  {text}" for name, text in sorted(known.items())))
 
 
 @app.command()
@@ -177,13 +178,13 @@ def describe(
 
         write(Path(file).name, found, details, figure)
     if as_json:
-        typer.echo(json.dumps(found.to_json()))
+        echo(json.dumps(found.to_json()))
         return
     from coreplay.report.stream import markdown
 
-    typer.echo(markdown(Path(file).name, found))
+    echo(markdown(Path(file).name, found))
     if figure is not None:
-        typer.echo(f"written: {figure}")
+        echo(f"written: {figure}")
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -215,7 +216,7 @@ def _warnings() -> Iterator[None]:
         yield
     for warning in caught:
         if issubclass(warning.category, DataWarning):
-            print(f"warning: {warning.message}", file=sys.stderr)
+            echo(f"warning: {warning.message}", err=True)
 
 
 @contextmanager
@@ -229,7 +230,7 @@ def _busy(what: str) -> Iterator[None]:
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(what, total=None)
+        bar.add_task(printable(what), total=None)
         yield
 
 
@@ -237,6 +238,6 @@ def _told(stream: Any, output: Path, as_json: bool) -> None:
     tests = int(stream.test.sum())
     facts = {"clients": len(stream.clients), "periods": stream.periods, "samples": len(stream), "test_samples": tests}
     if as_json:
-        typer.echo(json.dumps(facts | {"file": str(output), "notes": list(stream.notes)}))
+        echo(json.dumps(facts | {"file": str(output), "notes": list(stream.notes)}))
     else:
-        typer.echo(f"{', '.join(f'{value} {name}' for name, value in facts.items())}: {output}".replace("_", " "))
+        echo(f"{', '.join(f'{value} {name}' for name, value in facts.items())}: {output}".replace("_", " "))

@@ -7,26 +7,45 @@ error, because standard output is for results.
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import typer
 
+from coreplay.report.texts import clean
+
 if TYPE_CHECKING:
     from coreplay.federated import Event, Observer
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text without control characters: names, reasons and errors may come from files of a stranger.
+
+    Everything that the command line prints goes through here, or through `printable` where rich prints it.
+    """
+    typer.echo(printable(text), err=err, nl=nl)
+
+
+def printable(text: object) -> str:
+    r"""Return a text whose lines hold no control characters.
+
+    >>> printable("first\x1b[2J\nsecond")
+    'first?[2J\nsecond'
+    """
+    return "\n".join(map(clean, str(text).split("\n")))
 
 
 def show_markdown(text: str) -> None:
     r"""Show Markdown with tables drawn on a terminal, and as text in a pipe, without escapes other than ``\|``."""
     if not sys.stdout.isatty():
-        typer.echo(re.sub(r"\\([\\<`*_\[\]])", r"\1", text))
+        echo(re.sub(r"\\([\\<`*_\[\]])", r"\1", text))
         return
     from rich.console import Console
     from rich.markdown import Markdown
 
-    Console().print(Markdown(text))
+    Console().print(Markdown(printable(text)))
 
 
 def duration(seconds: float) -> str:
@@ -41,6 +60,16 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def without(missing: Sequence[str]) -> str:
+    """Say on which test sets a figure was measured.
+
+    >>> without([]), without(["ann", "bo"])
+    ('all test sets', "the test sets of all clients but 'ann', 'bo'")
+    """
+    some = ", ".join(map(repr, missing[:3])) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return f"the test sets of all clients but {some}" if missing else "all test sets"
 
 
 @dataclass
@@ -82,7 +111,8 @@ class Status:
             self.loss = facts["loss"]
             self.steps += 1
         elif event.kind == "evaluated":
-            self.figures, self.measured = facts, event.period
+            self.figures = {name: value for name, value in facts.items() if name != "missing"}
+            self.measured = event.period
 
     @property
     def total(self) -> int:
@@ -153,14 +183,15 @@ def _plain(title: str, rounds: bool) -> "Observer":
             left = status.left()
             text = status.line() + (f", about {duration(left)} left" if left else "")
         elif event.kind == "evaluated":
-            figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items())
-            text = f"period {event.period + 1}/{status.periods} is trained: {figures} on all test sets"
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items() if name != "missing")
+            where = without(facts.get("missing", ()))
+            text = f"period {event.period + 1}/{status.periods} is trained: {figures} on {where}"
         elif event.kind == "selected":
             text = f"period {event.period + 1}/{status.periods}: {facts['clients']} clients chose, {facts['kept']} kept"
         elif event.kind == "warning":
             text = f"warning: {facts['text']}"
         if text is not None:
-            print(f"{title}: {text}" if title else text, file=sys.stderr, flush=True)
+            echo(f"{title}: {text}" if title else text, err=True)
 
     return observe
 
@@ -177,16 +208,16 @@ def _live(title: str) -> Iterator["Observer"]:
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}")
     )
-    task = bar.add_task(title, total=None, left="")
+    task = bar.add_task(printable(title), total=None, left="")
     with Live(Group(bar, Text(status.line())), console=console, refresh_per_second=8, transient=True) as live:
 
         def observe(event: "Event") -> None:
             status.take(event)
             if event.kind == "warning":
-                console.print(Text(f"warning: {event.facts['text']}", style="yellow"))
+                console.print(Text(printable(f"warning: {event.facts['text']}"), style="yellow"))
             left = status.left()
             text = f"about {duration(left)} left" if left is not None else ""
             bar.update(task, total=status.total or None, completed=status.steps, left=text)
-            live.update(Group(bar, Text(status.line(), overflow="ellipsis", no_wrap=True)))
+            live.update(Group(bar, Text(printable(status.line()), overflow="ellipsis", no_wrap=True)))
 
         yield observe

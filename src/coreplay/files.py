@@ -7,8 +7,8 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tomllib
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,19 +16,22 @@ from typing import Any
 
 from coreplay.errors import InputError
 
+LARGEST = 2**28  # bytes of a text file of ours
+
 
 @contextmanager
-def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
+def replacing(target: Path | str, *, durable: bool = True, private: bool = False) -> Iterator[Path]:
     """Give a temporary path to write to; it becomes `target` only if the block ends without an error.
 
     The temporary file keeps the suffix of the target, because writers choose a format by it. What need not survive a
-    power failure may be written faster with `durable=False`.
+    power failure may be written faster with `durable=False`. What holds samples, gradients or models is `private`: its
+    user alone may read the file and the folders that are made for it, whatever the umask.
     """
     target = Path(target)
     temporary = target.with_name(f".writing-{secrets.token_hex(8)}{target.suffix}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
+        make_folder(target.parent, private=private)
+        temporary.touch(mode=0o600 if private else 0o666)
     except OSError as error:
         if disk_full(error):
             raise
@@ -36,11 +39,30 @@ def replacing(target: Path | str, *, durable: bool = True) -> Iterator[Path]:
     try:
         yield temporary
         if durable:
-            with temporary.open("rb") as stream:
-                os.fsync(stream.fileno())
+            _sync(temporary)
         temporary.replace(target)
+        if durable:
+            _sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def make_folder(folder: Path, *, private: bool = False) -> None:
+    """Make a folder with its parents; a `private` one, and each parent that is made, is for its user alone.
+
+    A folder that is there already stays as it is.
+    """
+    for one in (*reversed(folder.parents), folder):
+        one.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
 
 
 def is_half_written(name: str) -> bool:
@@ -50,6 +72,13 @@ def is_half_written(name: str) -> bool:
     (True, False)
     """
     return re.fullmatch(r"\.writing-[0-9a-f]{16}(\..*)?", name) is not None
+
+
+def sweep_halves(folder: Path | str) -> None:
+    """Remove what `replacing` left when it was killed; call it only where nobody else writes into the folder."""
+    for entry in Path(folder).iterdir():
+        if is_half_written(entry.name):
+            entry.unlink(missing_ok=True)
 
 
 def may_be_on_hub(place: Path | str) -> bool:
@@ -65,7 +94,7 @@ def may_be_on_hub(place: Path | str) -> bool:
 def alone_in(folder: Path | str) -> Iterator[None]:
     """Make sure that no other process that asks for it works in this folder at the same time; the folder is made."""
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(folder))
     except OSError as error:
         if disk_full(error):
             raise
@@ -77,14 +106,15 @@ def alone_in(folder: Path | str) -> Iterator[None]:
         os.close(held)
         raise InputError(f"another process is at work in {str(folder)!r}: wait until it ends") from None
     try:
+        sweep_halves(folder)
         yield
     finally:
         os.close(held)
 
 
-def copy(source: Path | str, target: Path | str) -> None:
+def copy(source: Path | str, target: Path | str, *, private: bool = False) -> None:
     """Copy a file in one step."""
-    with replacing(target) as temporary:
+    with replacing(target, private=private) as temporary:
         shutil.copyfile(source, temporary)
 
 
@@ -108,16 +138,15 @@ def claim(folder: Path | str, names: Iterable[str]) -> bool:
     folder, ours = Path(folder), set(names)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output {str(folder)!r} is a file: choose a folder")
-    entries = sorted(folder.iterdir()) if folder.exists() else []
-    halves = [entry for entry in entries if is_half_written(entry.name)]
-    found = [entry.name for entry in entries if entry not in halves]
+    names_there = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    found = [name for name in names_there if not is_half_written(name)]
     foreign = [name for name in found if name not in ours]
     if foreign:
         raise InputError(
             f"output {str(folder)!r} holds other files, such as {foreign[0]!r}: choose a new or empty folder"
         )
-    for half in halves:
-        half.unlink(missing_ok=True)
+    if len(found) < len(names_there):
+        sweep_halves(folder)
     return bool(found)
 
 
@@ -132,22 +161,73 @@ def write_json(target: Path | str, data: Any) -> None:
     write_text(target, json.dumps(data, indent=2) + "\n")
 
 
-def read_json(path: Path | str) -> Any:
-    """Read a JSON file, or say that it is damaged."""
+@contextmanager
+def reading(path: Path | str, kind: str, what: str = "file") -> Iterator[None]:
+    """Read a file that anybody may have written in this block: whatever goes wrong is one line that names the file.
+
+    Parsers raise many kinds of errors for a hostile file: for bytes that are no text, numbers that are too large,
+    nesting that is too deep. What is no regular file is refused before, because reading a pipe may never end.
+
+    Raises
+    ------
+    InputError
+        For every error in the block; one that names the file already stays as it is.
+    """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{str(path)!r} can't be read as JSON: {error}") from None
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise InputError(f"{what} {str(path)!r} does not exist or is no file")
+        yield
+    except Exception as error:
+        if isinstance(error, InputError) and str(path) in str(error):
+            raise
+        raise InputError(f"{what} {str(path)!r} can't be read as {kind}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line why a file can't be read."""
+    if isinstance(error, MemoryError):
+        return "it claims to hold more numbers than fit into memory: is it damaged?"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    said = next(iter(str(error).splitlines()), "")
+    return said if said and isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
+
+
+def read_text(path: Path | str, kind: str = "text", what: str = "file") -> str:
+    """Read a text file of ours, which is never very large."""
+    with reading(path, kind, what):
+        size = Path(path).stat().st_size
+        if size > LARGEST:
+            raise InputError(f"it has {size} bytes, and ours have at most {LARGEST}")
+        return Path(path).read_text(encoding="utf-8")
+
+
+def read_json(path: Path | str) -> dict[str, Any]:
+    """Read a JSON file that holds an object, or say that it is damaged."""
+    with reading(path, "JSON"):
+        return _object(read_text(path, "JSON"))
+
+
+def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
+    """Read a file with one JSON object per line, or say which line is damaged."""
+    rows = []
+    for number, line in enumerate(read_text(path, "JSON lines").split("\n")[:-1], 1):
+        with reading(path, f"JSON in line {number}"):
+            rows.append(_object(line))
+    return rows
+
+
+def _object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"it must be an object with names, not a {type(found).__name__}")
+    return found
 
 
 def read_toml(path: Path | str, what: str) -> dict[str, Any]:
     """Read a TOML file, or say why `what` can't be read."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{what} {str(path)!r} can't be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{what} {str(path)!r} is not valid TOML: {error}") from None
+    with reading(path, "TOML", what):
+        return tomllib.loads(read_text(path, "TOML", what))
 
 
 def read_arrays(path: Path | str) -> dict[str, Any]:
@@ -159,25 +239,19 @@ def read_arrays(path: Path | str) -> dict[str, Any]:
         If the file is missing, of another kind, damaged, truncated, or holds Python objects.
     """
     import numpy as np
-    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"file {str(path)!r} does not exist or is no file: pass a .npy, .npz or .safetensors file")
-    try:
-        if path.suffix == ".npy":
-            return {"": np.load(path, allow_pickle=False)}
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
+    if path.suffix not in (".npy", ".npz", ".safetensors"):
+        raise InputError(f"file {str(path)!r} has suffix {path.suffix!r}: pass a .npy, .npz or .safetensors file")
+    with reading(path, path.suffix[1:]):
         if path.suffix == ".safetensors":
             return dict(load_file(path))
-    except MemoryError:
-        raise InputError(
-            f"file {str(path)!r} claims to hold more numbers than fit into memory: is it damaged?"
-        ) from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
-        reason = "it is damaged, or holds Python objects instead of numbers" if "pickle" in str(error) else error
-        raise InputError(f"file {str(path)!r} can't be read as {path.suffix[1:]}: {reason}") from None
-    raise InputError(f"file {str(path)!r} has suffix {path.suffix!r}: pass a .npy, .npz or .safetensors file")
+        try:
+            with path.open("rb") as file:  # numpy would leave a broken one open
+                found = np.load(file, allow_pickle=False)
+                return {"": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
+        except ValueError as error:
+            if "pickle" in str(error):
+                raise ValueError("it is damaged, or holds Python objects instead of numbers") from None
+            raise

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from coreplay.display import echo
 from coreplay.errors import InputError
 
 app = typer.Typer(
@@ -42,21 +43,21 @@ def up(
         signal.signal(number, signal.default_int_handler)
     try:
         with deployment:
-            typer.echo(f"SuperLink at {deployment.address} with {clients} SuperNodes; logs in {folder / 'logs'}")
-            typer.echo(f"run on it: coreplay run run.toml --engine flower --connection {folder}")
-            typer.echo("stop it: ctrl-C")
+            echo(f"SuperLink at {deployment.address} with {clients} SuperNodes; logs in {folder / 'logs'}")
+            echo(f"run on it: coreplay run run.toml --engine flower --connection {folder}")
+            echo("stop it: ctrl-C")
             there = set(deployment.running())
             while "superlink" in there:
                 time.sleep(1.0)
                 for name in sorted(there - set(deployment.running())):
-                    typer.echo(f"{name} has ended: see {deployment.log(name)}", err=True)
+                    echo(f"{name} has ended: see {deployment.log(name)}", err=True)
                 there = set(deployment.running())
-            typer.echo(f"error: the SuperLink has ended: see {deployment.log('superlink')}", err=True)
+            echo(f"error: the SuperLink has ended: see {deployment.log('superlink')}", err=True)
             raise typer.Exit(1)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        echo("stopped", err=True)
     except EngineError as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -73,8 +74,8 @@ def init(
 
     name = "".join(letter if letter.isalnum() else "-" for letter in folder.absolute().name.lower()).strip("-")
     for path in write_app(folder, name or "coreplay-run"):
-        typer.echo(f"written: {path}")
-    typer.echo(f'start it: flwr run {folder} CONNECTION --run-config \'config="/path/run.toml" folder="/path/run"\'')
+        echo(f"written: {path}")
+    echo(f'start it: flwr run {folder} CONNECTION --run-config \'config="/path/run.toml" folder="/path/run"\'')
 
 
 def _needed() -> None:

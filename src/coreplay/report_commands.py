@@ -1,22 +1,26 @@
 """`coreplay report`. Thin; heavy imports are inside the command."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coreplay.data_commands import Json
-from coreplay.display import show_markdown
+from coreplay.display import echo, show_markdown
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders with runs, searched at any depth.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the report.")] = Path("report"),
-    maps: Annotated[
-        int, typer.Option(help="Clients whose gradient space is drawn, which needs the stream; 0 for none.")
-    ] = 3,
+    gradient_maps: Annotated[
+        int,
+        typer.Option(
+            help="Clients whose gradient space is drawn. This loads the stream and the model that the runs' own "
+            "configuration names: ask for it only if you trust the runs."
+        ),
+    ] = 0,
     texts: Annotated[
         bool, typer.Option("--texts", help="Show samples' texts on hover in the maps. For public data only.")
     ] = False,
@@ -28,13 +32,13 @@ def report(
 
     Example: `coreplay report runs -o report`
 
-    Example: `coreplay report runs/first runs/second --maps 0 --json`
+    Example: `coreplay report runs/first runs/second --gradient-maps 3 --json`
     """
     from coreplay.report.runs import write
 
-    written = write(runs, output, maps=maps, texts=texts, say=lambda text: print(text, file=sys.stderr, flush=True))
+    written = write(runs, output, gradient_maps=gradient_maps, texts=texts, say=partial(echo, err=True))
     if as_json:
-        typer.echo(json.dumps(written.to_json()))
+        echo(json.dumps(written.to_json()))
         return
     show_markdown(written.markdown())
-    typer.echo(f"written: {written.page} and {len(written.files) - 1} files of figures and tables")
+    echo(f"written: {written.page} and {len(written.files) - 1} files of figures and tables")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coreplay.data_commands import Json, parse_options
-from coreplay.display import duration, following, show_markdown
+from coreplay.display import duration, echo, following, show_markdown, without
 from coreplay.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,22 +61,22 @@ def run(
         config = _config(file, preset, changes)
         folder = output or Path("runs") / default_name(config)
     if print_config:
-        typer.echo(config.toml(), nl=False)
+        echo(config.toml(), nl=False)
         return
     from coreplay.engines import run as carry_out
     from coreplay.engines.api import finished
 
     summary = finished(folder) if resume else None
     if summary is not None:
-        typer.echo(f"the run in {folder} is finished already; this is its summary", err=True)
+        echo(f"the run in {folder} is finished already; this is its summary", err=True)
     else:
         with stoppable(folder, f"coreplay run --resume {folder}"), following("") as observer:
             summary = carry_out(config, folder, resume=resume, observer=observer).summary
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder)} | summary))
+        echo(json.dumps({"folder": str(folder)} | summary))
     else:
         show_markdown(_told(summary))
-        typer.echo(f"written: {folder}")
+        echo(f"written: {folder}")
 
 
 def _config(file: Path | None, preset: str | None, changes: dict[str, Any]) -> "Config":
@@ -124,13 +124,17 @@ def _told(summary: dict[str, Any]) -> str:
     budget = "" if summary["budget"] is None else f", budget {summary['budget']}"
     lines = [
         f"Strategy {summary['strategy']}{budget}, seed {summary['seed']}: {name} on the test sets "
-        "of all periods after each period, and how much worse it is on periods seen than at its best (forgetting).",
+        "of all periods after each period; forgetting: how much worse it is on earlier periods than at its best.",
         "",
         "| period | " + " | ".join(column.replace("_", " ") for column in columns) + " |",
         "|---" * (len(columns) + 1) + "|",
     ]
     cells = [_cells(column, metrics[column]) for column in columns]
-    lines += [f"| {k} | " + " | ".join(row) + " |" for k, row in enumerate(zip(*cells, strict=True), 1)]
+    for k, row in enumerate(zip(*cells, strict=True)):
+        mark = "*" if str(k) in summary["missing"] else ""
+        lines.append(f"| {k + 1}{mark} | " + " | ".join(row) + " |")
+    for period, clients in summary["missing"].items():
+        lines += ["", f"* After period {int(period) + 1}, measured on {without(clients)}."]
     seconds = ", ".join(f"{phase} {duration(spent)}" for phase, spent in summary["seconds"].items())
     sent = f"{summary['bytes_up'] / 1e6:.1f} MB up, {summary['bytes_down'] / 1e6:.1f} MB down"
     return "\n".join([*lines, "", f"Time: {seconds}. Exchanged: {sent}."]) + "\n"
@@ -169,13 +173,13 @@ def stoppable(folder: Path, again: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: {way_on()}", err=True)
+        echo(f"interrupted: {way_on()}", err=True)
         raise typer.Exit(130) from None
     except Exception as error:
         if disk_full(error):
-            typer.echo(f"error: the disk is full ({error}); make room and go on with: {again}", err=True)
+            echo(f"error: the disk is full ({error}); make room and go on with: {again}", err=True)
         elif isinstance(error, EngineError):
-            typer.echo(f"error: {error}\n{way_on()}", err=True)
+            echo(f"error: {error}\n{way_on()}", err=True)
         else:
             raise
         raise typer.Exit(1) from None
@@ -192,14 +196,14 @@ def runs(
     Example: `coreplay runs demo --json`
     """
     from coreplay.federated.listing import list_runs
-    from coreplay.report.texts import column
+    from coreplay.report.texts import clean, column
 
     found = list_runs(folder)
     if as_json:
-        typer.echo(json.dumps([run.to_json() for run in found]))
+        echo(json.dumps([run.to_json() for run in found]))
         return
     if not found:
-        typer.echo(f"no runs below {folder}")
+        echo(f"no runs below {folder}")
         return
     lines = ["| run | strategy | budget | seed | state | figure | time |", "|---|---|---|---|---|---|---|"]
     figures: dict[str, str] = {}
@@ -210,10 +214,13 @@ def runs(
         }
     for run in found:
         state = run.state if run.period is None else f"{run.state}, period {run.period + 1}, round {run.round}"
+        figure = figures.get(run.name, "") + ("*" if run.missing else "")
         spent = duration(run.seconds) if run.seconds is not None else ""
-        cells = (run.name, run.strategy, run.budget, run.seed, state, figures.get(run.name), spent)
-        lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
+        cells = (run.name, run.strategy, run.budget, run.seed, state, figure, spent)
+        lines.append("| " + " | ".join("" if cell is None else clean(cell) for cell in cells) + " |")
     show_markdown("\n".join(lines))
     for run in found:
+        if run.missing:
+            echo(clean(f"* {run.name}: measured on {without(run.missing)}"), err=True)
         if run.problem:
-            typer.echo(f"{run.name}: {run.problem}", err=True)
+            echo(clean(f"{run.name}: {run.problem}"), err=True)

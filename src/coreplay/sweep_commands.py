@@ -5,13 +5,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coreplay.data_commands import Json
-from coreplay.display import duration, show_markdown
+from coreplay.display import duration, echo, printable, show_markdown
 from coreplay.errors import InputError
 from coreplay.run_commands import stoppable
 
@@ -51,7 +52,7 @@ def sweep(
     plan = Sweep.load(source)
     if dry_run:
         names = [planned.name for planned in plan.runs]
-        typer.echo(json.dumps(names) if as_json else "\n".join(names))
+        echo(json.dumps(names) if as_json else "\n".join(names))
         return
     with _showing(plan) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
         board = Board(plan.runs, changed)
@@ -61,12 +62,12 @@ def sweep(
         _carry_out(board, folder, on, processes, lambda: show(board))
     failures = board.failures()
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "runs": board.counts(), "failures": failures}))
+        echo(json.dumps({"folder": str(folder), "runs": board.counts(), "failures": failures}))
     else:
         show_markdown(table(board))
-        typer.echo(f"written: {folder}; look at it with: coreplay report {folder} -o {folder / 'report'}")
+        echo(f"written: {folder}; look at it with: coreplay report {folder} -o {folder / 'report'}")
     for name, problem in failures.items():
-        typer.echo(f"failed: {name}: {problem}", err=True)
+        echo(f"failed: {name}: {problem}", err=True)
     if failures:
         raise typer.Exit(1)
 
@@ -85,21 +86,19 @@ def demo(
     from coreplay.experiments.demo import DEMO
     from coreplay.report.runs import write
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
+    say = partial(echo, err=True)
     say(f"{len(DEMO.runs)} runs: making the stream and the vocabulary, and starting the worker processes")
     with _showing(DEMO) as (changed, show), stoppable(output, f"coreplay demo -o {output}"):
         board = Board(DEMO.runs, changed)
         _carry_out(board, output, "local", None, lambda: show(board))
     for name, problem in board.failures().items():
         say(f"failed: {name}: {problem}")
-    written = write([output / "runs"], output / "report", say=say)
+    written = write([output / "runs"], output / "report", gradient_maps=3, say=say)
     if as_json:
-        typer.echo(json.dumps(written.to_json()))
+        echo(json.dumps(written.to_json()))
     else:
         show_markdown(written.markdown())
-        typer.echo(f"written: {written.page} (open it in a browser), with every figure and table beside it")
+        echo(f"written: {written.page} (open it in a browser), with every figure and table beside it")
     if board.failures():
         raise typer.Exit(1)
 
@@ -185,7 +184,7 @@ def _showing(plan: "Sweep") -> Iterator[tuple[Callable[["Planned", "Entry"], Non
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
         yield (
             lambda planned, entry: None,
-            lambda board: live.update(Group(Markdown(table(board)), Text(_line(board)))),
+            lambda board: live.update(Group(Markdown(printable(table(board))), Text(_line(board)))),
         )
 
 
@@ -195,12 +194,12 @@ def _lines(total: int) -> tuple[Callable[["Planned", "Entry"], None], Callable[[
     def changed(planned: "Planned", entry: "Entry") -> None:
         if entry.state in ("finished", "failed"):
             what = f"{entry.figure:.4g}" if entry.figure is not None else entry.state
-            print(f"{planned.name}: {entry.problem or what}", file=sys.stderr, flush=True)
+            echo(f"{planned.name}: {entry.problem or what}", err=True)
 
     def show(board: "Board") -> None:
         if time.monotonic() - state["said"] > 30:
             state["said"] = time.monotonic()
-            print(_line(board), file=sys.stderr, flush=True)
+            echo(_line(board), err=True)
 
     return changed, show
 

@@ -33,11 +33,18 @@ def pack(kind: str, fields: Mapping[str, Any], payload: bytes | memoryview = b""
     return b"".join((HEAD.pack(MAGIC, VERSION, len(text), len(payload)), text, payload))
 
 
-def unpack(data: bytes, kind: str, fields: Mapping[str, type]) -> tuple[dict[str, Any], memoryview]:
-    """Take a message apart: its fields, each of the given type, and its payload; `InputError` for any other bytes."""
+def unpack(
+    data: bytes, kind: str, fields: Mapping[str, type], *, longest: int | None = None
+) -> tuple[dict[str, Any], memoryview]:
+    """Take a message apart: its fields, each of the given type, and its payload; `InputError` for any other bytes.
+
+    More than `longest` bytes are refused before anything is made of them.
+    """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InputError(f"a message must be bytes: got {type(data).__name__}")
     view = memoryview(data).cast("B")
+    if longest is not None and len(view) > longest:
+        raise InputError(f"{kind} has {len(view)} bytes: at most {longest} are possible")
     if len(view) < HEAD.size:
         raise InputError(f"a message has at least {HEAD.size} bytes: got {len(view)}")
     magic, version, text_length, payload_length = HEAD.unpack_from(view)

@@ -1,5 +1,7 @@
 """Both halves under a bad network: messages lost, repeated, late and out of order."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -182,3 +184,15 @@ def test_random_numbers_of_a_round_do_not_depend_on_earlier_ones():
     assert first[2] == again[2]
     other = clients["b"]._rng(1).random(5).tolist()
     assert len({str(numbers) for numbers in (*first.values(), other)}) == 4
+
+
+@pytest.mark.parametrize("call", ["step", "finish"])
+def test_a_client_checks_the_length_of_a_broadcast(call):
+    clients, server = machines("corrective")
+    for client in clients.values():
+        server.receive(client.begin())
+    sent = server.broadcast()
+    wrong = dataclasses.replace(sent, vector=sent.vector[:1])
+    with pytest.raises(InputError, match="broadcast has 1 numbers: the gradients of client 'a' have 6"):
+        getattr(clients["a"], call)(wrong)
+    assert getattr(clients["a"], call)(sent) is not None

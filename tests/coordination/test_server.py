@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from coreplay.coordination import Client, Contribution, Server
+from coreplay.coordination import Broadcast, Client, Contribution, Server
 from coreplay.errors import InputError
 
 
@@ -99,3 +99,16 @@ def test_arguments_are_checked():
         server.receive_total({"b": -1}, np.zeros(5))
     with pytest.raises(InputError, match="5 finite numbers"):
         server.receive_total({"a": -1}, np.zeros(4))
+
+
+def test_messages_longer_than_they_can_be_are_refused_before_they_are_read(scene):
+    clients, server = scene
+    long = changed(clients["a"].begin(), vector=np.zeros(10**5, np.float32)).to_bytes()
+    receipt = server.receive(long)
+    assert receipt.refused
+    assert receipt.reason == f"contribution has {len(long)} bytes: at most {4 * 5 + 2**14} are possible"
+    server.receive(clients["a"].begin())
+    sent = server.broadcast().to_bytes()
+    assert Broadcast.from_bytes(sent, 5).vector.shape == (5,)
+    with pytest.raises(InputError, match=r"broadcast has .* bytes: at most"):
+        Broadcast.from_bytes(sent + bytes(17 * 2**20), 5)

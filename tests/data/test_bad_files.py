@@ -183,7 +183,7 @@ def test_damaged_files_are_named(tmp_path):
     with pytest.raises(InputError, match=r"latin\.jsonl:2:16: byte 0xe9 is not UTF-8"):
         load("files", path=tmp_path / "latin.jsonl")
     (tmp_path / "no.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(InputError, match=r"no\.parquet: can't be read as Parquet"):
+    with pytest.raises(InputError, match=r"no\.parquet' can't be read as Parquet"):
         load("files", path=tmp_path / "no.parquet")
     for name in ("empty.jsonl", "empty.csv"):
         (tmp_path / name).write_text("\n" if name.endswith("l") else "client_id,text\n")

@@ -1,6 +1,7 @@
 """Git histories that the test makes, with names, links and addresses in them that must not come out."""
 
 import os
+import shutil
 import subprocess
 from datetime import UTC, datetime
 
@@ -92,3 +93,74 @@ def test_names_that_are_words_stay():
         "run the test",
         "by <name>",
     ]
+
+
+def trap(folder, marker):
+    """Make a repository whose own configuration runs a command wherever git reads one; a commit is missing."""
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q")
+    git(folder, "config", "user.name", "Ann Lee")
+    git(folder, "config", "user.email", "ann@example.org")
+    (folder / "file.txt").write_text("one\n")
+    (folder / ".gitattributes").write_text("*.txt diff=trap filter=trap\n")
+    for k in range(4):
+        (folder / "file.txt").write_text(f"line {k}\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", f"Write part {k} of it")
+    script = folder / "trap.sh"
+    script.write_text(f'#!/bin/sh\ntouch "{marker}"\n')
+    script.chmod(0o755)
+    for hook in ("post-index-change", "reference-transaction", "pre-auto-gc"):
+        (folder / ".git/hooks").mkdir(exist_ok=True)
+        shutil.copy(script, folder / ".git/hooks" / hook)
+    commands = ("core.sshCommand", "core.fsmonitor", "core.pager", "core.gitProxy", "core.askPass", "core.editor")
+    commands += ("diff.external", "diff.trap.textconv", "diff.trap.command", "filter.trap.clean", "filter.trap.smudge")
+    commands += ("gpg.program", "credential.helper", "pager.log", "core.alternateRefsCommand", "alias.log")
+    for name in commands:
+        git(folder, "config", name, str(script))
+    more = {"log.showSignature": "true", "log.diffMerges": "on", "extensions.partialClone": "origin"}
+    more |= {
+        "remote.origin.promisor": "true",
+        "remote.origin.uploadpack": str(script),
+        "core.repositoryFormatVersion": "1",
+    }
+    for name, value in more.items():
+        git(folder, "config", name, value)
+    return script
+
+
+def lose_a_commit(folder):
+    show = ["git", "-C", str(folder), "-c", "log.showSignature=false", "rev-parse", "HEAD~2"]
+    name = subprocess.run(show, check=True, capture_output=True, text=True).stdout.strip()
+    (folder / ".git/objects" / name[:2] / name[2:]).unlink()
+
+
+@pytest.mark.parametrize("transport", ["ssh", "file", "ext", "helper"])
+@pytest.mark.parametrize("missing", [True, False])
+def test_nothing_of_a_repository_is_run(tmp_path, transport, missing):
+    marker, folder = tmp_path / "marker", tmp_path / "evil"
+    script = trap(folder, marker)
+    urls = {"ssh": "ssh://host/x", "file": f"file://{folder}", "ext": f"ext::{script}", "helper": "x::y"}
+    git(folder, "config", "remote.origin.url", urls[transport])
+    git(folder, "config", f"protocol.{transport}.allow", "always")
+    if transport == "helper":
+        git(folder, "config", "remote.origin.vcs", "ext")
+    if not missing:
+        assert len(load("git", repositories=folder, periods={"number": 1})) == 4
+    else:
+        lose_a_commit(folder)
+        with pytest.raises(InputError, match=r"evil: git can't read it: [^\n]*$") as caught:
+            load("git", repositories=folder)
+        assert "\n" not in str(caught.value)
+    assert not marker.exists()
+
+
+def test_a_commit_without_an_author_is_named(tmp_path, repository):
+    folder = tmp_path / "odd"
+    shutil.copytree(repository, folder)
+    text = f"tree {'4b825dc642cb6eb9a060e54bf8d69288fbee4904'}\nauthor nobody\ncommitter nobody\n\nWrite a part\n"
+    make = ["git", "-C", str(folder), "hash-object", "-t", "commit", "-w", "--stdin", "--literally"]
+    name = subprocess.run(make, input=text, check=True, capture_output=True, text=True).stdout.strip()
+    git(folder, "update-ref", "HEAD", name)
+    with pytest.raises(InputError, match="odd: commit 1 has no author or no time"):
+        load("git", repositories=folder)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coreplay.data import FederatedStream, Samples, save
+from coreplay.data import FederatedStream, Samples, load, save
 from coreplay.data.store import is_saved, load_saved
 from coreplay.errors import InputError
 
@@ -141,7 +141,7 @@ def test_a_damaged_file_is_named(tmp_path):
     save(FederatedStream(["a"], [0], [False], ["x"]), path)
     whole = path.read_bytes()
     path.write_bytes(whole[:40] + bytes(len(whole) // 3) + whole[40 + len(whole) // 3 :])
-    with pytest.raises(InputError, match=r"s\.parquet: is damaged"):
+    with pytest.raises(InputError, match=r"s\.parquet' can't be read as a saved stream"):
         load_saved(path)
 
 
@@ -153,3 +153,11 @@ def test_finding_a_cell_does_not_search_the_stream():
     for k in range(1000):
         assert len(stream.samples(str(k), k % 10)) == n // 1000
     print(f"{time.perf_counter() - began:.4f} s for 1000 cells")
+
+
+def test_a_saved_stream_is_for_its_user_alone(tmp_path, modes):
+    save(load("synthetic", clients=2, periods=2), tmp_path / "new/stream.parquet")
+    assert {name: mode for name, mode in modes(tmp_path).items() if name != "."} == {
+        "new": 0o700,
+        "new/stream.parquet": 0o600,
+    }

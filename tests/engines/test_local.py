@@ -16,7 +16,7 @@ import torch
 from coreplay.engines import LocalEngine, WorkerError, prepare, run
 from coreplay.errors import InputError
 from coreplay.federated import Config, FlatModel, make_algorithm, train
-from coreplay.replay import Store
+from coreplay.replay import Buffer, Store
 from coreplay.selection import select
 
 RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl")
@@ -214,13 +214,13 @@ class Failing:
             raise AttributeError(name)
         return getattr(self._task, name)
 
-    def collate(self, samples, epoch=None):
-        if epoch is not None and self._text in samples.texts:
+    def collate(self, samples, view=None):
+        if view is not None and self._text in samples.texts:
             left = int(self._counter.read_text())
             if left:
                 self._counter.write_text(str(left - 1))
                 raise ValueError("the sensor is gone")
-        return self._task.collate(samples, epoch)
+        return self._task.collate(samples, view)
 """
 
 
@@ -353,6 +353,34 @@ def test_bad_input_is_found_before_any_work(things, tmp_path):
             prepare(config(**changes))
     with pytest.raises(InputError, match="holds no run"):
         run(config(), tmp_path / "empty", resume=True)
+
+
+def test_a_run_does_not_go_on_without_its_buffers(things, tmp_path):
+    folder, stopped = tmp_path / "run", []
+
+    def stop(event):
+        if event.kind == "round" and event.period == 2:
+            stopped.append(event)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), LocalEngine(things.stream, things.task, things.start, workers=1) as engine:
+        run(config(), folder, prepared=things, engine=engine, observer=stop)
+    kept = folder / "buffers.sqlite"
+    safe = kept.rename(tmp_path / "safe.sqlite")
+    with pytest.raises(InputError, match=r"buffers.sqlite' is missing, with those that the run kept after period 2"):
+        run(config(), folder, resume=True, prepared=things)
+    assert not kept.exists(), "nothing is made in its place"
+    with Store.open(kept) as store:
+        store.replace(Buffer(things.stream.clients[0], 1, 5))
+    with pytest.raises(InputError, match="holds other buffers than those that the run kept after period 2"):
+        run(config(), folder, resume=True, prepared=things)
+    kept.unlink()
+    safe.rename(kept)
+    client = things.stream.clients[0]
+    with Store.open(kept) as store:
+        store.erase(client, store.load(client).items[0].key)
+    run(config(), folder, resume=True, prepared=things)
+    assert (folder / "summary.json").exists(), "an erasure does not stop a run"
 
 
 def test_folders_that_are_taken_or_damaged(things, engine, tmp_path):

@@ -1,6 +1,8 @@
 """Each algorithm against a plain loop over numbers; options checked."""
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coreplay.errors import InputError
-from coreplay.federated import algorithms, make_algorithm
+from coreplay.federated import Algorithm, algorithm, algorithms, make_algorithm
 
 
 def scalar_update(name: str, w: float, change: float, state: dict[str, float], options: dict[str, float]) -> float:
@@ -82,3 +84,42 @@ def test_the_pull_of_fedprox_is_the_gradient_of_its_term():
 def test_wrong_names_and_options_are_named(name, options, words):
     with pytest.raises(InputError, match=words):
         make_algorithm(name, options)
+
+
+def test_options_are_of_any_type_that_the_dataclass_says():
+    @algorithm("typed-options")
+    @dataclass(frozen=True, kw_only=True)
+    class Typed(Algorithm):
+        """Have options of many types."""
+
+        kind: Literal["mean", "median"] = "mean"
+        layers: list[str] = None
+        trim: float = 0.0
+        nesterov: bool = False
+        sizes: tuple[int, ...] = ()
+
+        def __post_init__(self):
+            if self.trim > 0.5:
+                raise ValueError("trim must be at most 0.5")
+
+        def update(self, parameters, change, state):
+            return parameters + change, state
+
+    given = {"kind": "median", "layers": ["cls", "head"], "trim": -0.1, "nesterov": True, "sizes": [1, 2]}
+    made = make_algorithm("typed-options", given)
+    assert (made.kind, made.layers, made.trim, made.nesterov, made.sizes) == (
+        "median",
+        ["cls", "head"],
+        -0.1,
+        True,
+        (1, 2),
+    )
+    for wrong, words in (
+        ({"kind": "mode"}, "'kind' of algorithm 'typed-options': got 'mode'"),
+        ({"layers": "cls"}, "'layers' of algorithm 'typed-options': got 'cls'"),
+        ({"sizes": ["many"]}, "'sizes' of algorithm 'typed-options'"),
+        ({"nesterov": 3}, "nesterov must be true or false"),
+        ({"trim": 0.7}, "algorithm 'typed-options': trim must be at most 0.5"),
+    ):
+        with pytest.raises(InputError, match=words):
+            make_algorithm("typed-options", wrong)

@@ -74,7 +74,7 @@ def test_changes_by_dotted_name_change_a_preset():
         ("[task]\noptions = { layer = 3 }", "did you mean 'layers'"),
         ("[engine]\nname = 'locl'", "did you mean 'local'"),
         ("preset = 'smal'", "did you mean 'small'"),
-        ("seed = [", "not valid TOML"),
+        ("seed = [", "can't be read as TOML"),
     ],
 )
 def test_wrong_configurations_are_explained(text, words, tmp_path):

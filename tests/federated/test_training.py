@@ -7,7 +7,8 @@ from torch import nn
 
 from coreplay.data import load
 from coreplay.errors import InputError
-from coreplay.federated import Config, FlatModel, make_algorithm, train
+from coreplay.federated import Config, FlatModel, Site, make_algorithm, train
+from coreplay.replay import Store
 from coreplay.seeding import generator
 from coreplay.tasks import Task, batches, make
 
@@ -99,6 +100,31 @@ def reference(task, samples, config, client, round, mu=0.0):
     return model
 
 
+def test_training_masks_depend_on_the_seed_of_the_run(task, stream, monkeypatch):
+    samples, shown = stream.of_period(0)[:1], []
+    collate = task.collate
+    monkeypatch.setattr(task, "collate", lambda *given: shown.append(collate(*given)) or shown[-1])
+    settings = Config.make({"federated": {"epochs": 12}}).federated
+    for seed in (0, 0, 1):
+        flat = FlatModel(task.model(0))
+        train(flat, task, samples, make_algorithm("fedavg"), settings, seed=seed, client="a", period=0, round=0)
+    masks = [batch["input_ids"].tolist() for batch in shown]
+    assert masks[:12] == masks[12:24]
+    assert masks[:12] != masks[24:]
+
+
+def test_the_gradients_of_choices_depend_on_the_seed_of_the_run(task, stream, tmp_path):
+    start = FlatModel(task.model(0)).numpy().copy()
+    client, grams = stream.clients[0], []
+    for number, seed in enumerate((0, 0, 1)):
+        settings = Config.make({"seed": seed, "gradients": {"backend": "factored"}})
+        with Store.open(tmp_path / f"{number}.sqlite") as store:
+            site = Site(settings, stream, task, FlatModel(task.model(0)), store, tmp_path / str(number))
+            grams.append(site.gradients(client, 0, site.pool(client, 0), start).gram())
+    np.testing.assert_array_equal(grams[0], grams[1])
+    assert abs(grams[0] - grams[2]).max() > 0.01
+
+
 @pytest.mark.parametrize(
     ("changes", "algorithm", "mu"),
     [
@@ -128,7 +154,7 @@ class Normed(Task):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
 
-    def collate(self, samples, epoch=None):
+    def collate(self, samples, view=None):
         images = torch.from_numpy(np.float32(samples.content)).flatten(1)
         return {"image": images, "label": torch.from_numpy(samples.label.copy())}
 

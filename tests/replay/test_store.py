@@ -96,6 +96,20 @@ class AgainstAModel(RuleBasedStateMachine):
             with pytest.raises(ReplayError, match="no longer holds the buffer"):
                 self.store.load(client, at)
 
+    @rule(client=st.sampled_from(CLIENTS), key=st.sampled_from([f"{t}-{k}" for t in range(7) for k in range(3)]))
+    def erase(self, client, key):
+        held = {p: self.history[client][p] for p in self.kept.get(client, [])}
+        if not any(item.key == key for buffer in held.values() for item in buffer.items):
+            with pytest.raises(ReplayError, match="keeps no sample"):
+                self.store.erase(client, key)
+            return
+        before = self.store.fingerprint()
+        self.store.erase(client, key)
+        assert self.store.fingerprint() == before
+        for period, buffer in held.items():
+            rest = tuple(item for item in buffer.items if item.key != key)
+            self.history[client][period] = Buffer(client, period, buffer.seen, rest)
+
     @rule(at=st.integers(-1, 6))
     def rewind(self, at):
         if not all(self.possible(client, at) for client in self.history):
@@ -144,6 +158,52 @@ def test_what_is_stored_comes_back(tmp_path_factory, client, items, more):
         store.replace(buffer)
         assert store.load(client) == buffer
         assert store.clients() == [client]
+
+
+def every_file(path):
+    return b"".join(p.read_bytes() for p in path.parent.iterdir())
+
+
+def test_an_erased_sample_is_nowhere_in_the_files(path):
+    secret = os.urandom(9000)  # longer than a page
+    item = Item("secret", 0, secret)
+    with Store.open(path) as store:
+        for period in range(2):
+            store.replace_all([Buffer(c, period, 50, (item, *buffer_of(c, period).items)) for c in ("ann", "bo")])
+        pieces = [secret[at : at + 16] for at in range(0, len(secret) - 16, 16)]
+        assert any(piece in every_file(path) for piece in pieces)
+        store.erase("ann", "secret")
+        assert [len(store.load("ann", at).items) for at in (0, 1)] == [20, 20]
+        assert len(store.load("bo").items) == 21, "another client's is its own"
+        store.erase("bo", "secret")
+        assert not any(piece in every_file(path) for piece in pieces)
+        with pytest.raises(ReplayError, match="client 'ann' keeps no sample 'secret'"):
+            store.erase("ann", "secret")
+
+
+def test_samples_that_were_replaced_are_nowhere_in_the_database(path):
+    secret = os.urandom(9000)
+    with Store.open(path) as store:
+        store.replace(Buffer("ann", 0, 50, (Item("secret", 0, secret),)))
+        store.replace(buffer_of("ann", 1))
+        store.replace(buffer_of("ann", 2))
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    found = path.read_bytes()
+    assert not any(secret[at : at + 16] in found for at in range(0, len(secret) - 16, 16))
+
+
+def test_a_fingerprint_tells_choices_apart_and_knows_the_past(path, tmp_path):
+    with Store.open(path) as store, Store.open(tmp_path / "other.sqlite") as other:
+        assert store.fingerprint() == ""
+        store.replace(buffer_of("ann", 0))
+        other.replace(buffer_of("ann", 0))
+        first = store.fingerprint()
+        assert first
+        assert first != other.fingerprint(), "the store of another run is not taken for this one"
+        store.replace(buffer_of("bo", 1))
+        assert store.fingerprint(0) == first != store.fingerprint()
+        store.rewind(0)
+        assert store.fingerprint() == first
 
 
 def test_only_two_buffers_of_a_client_are_kept_and_nothing_else_remains(path):
@@ -274,7 +334,7 @@ def test_the_database_of_another_program_stays_as_it_was(path):
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 2", "has version 2, this coreplay knows version 1"),
+        ("PRAGMA user_version = 3", "has version 3, this coreplay knows version 2"),
         ("DROP TABLE item", "its tables are not ours"),
         ("CREATE TRIGGER t AFTER INSERT ON item BEGIN DELETE FROM item; END", "its tables are not ours"),
     ],
@@ -342,7 +402,7 @@ def test_places_where_no_store_can_be(tmp_path):
     with pytest.raises(ReplayError, match="can't be opened or made"):
         Store.open(tmp_path)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ReplayError, match="can't be made"):
+    with pytest.raises(ReplayError, match="can't be opened or made"):
         Store.open(tmp_path / "file" / "buffers.sqlite")
 
 
@@ -428,3 +488,26 @@ def test_odd_names_make_usable_files(tmp_path, client):
         store.replace(buffer_of(client, 0))
     assert [p.parent for p in tmp_path.rglob("*")] == [tmp_path]
     assert path_for("f", client) != path_for("f", client + " ")
+
+
+def test_a_store_is_for_its_user_alone(tmp_path, modes):
+    path = tmp_path / "new/buffers.sqlite"
+    with Store.open(path) as store:
+        store.replace(Buffer("ann", 0, 1, (Item("1", 0, b"play jazz"),)))
+        found = modes(tmp_path)
+    assert found["new"] == 0o700
+    assert {name: mode for name, mode in found.items() if "sqlite" in name} == {
+        f"new/buffers.sqlite{suffix}": 0o600 for suffix in ("", "-wal", "-shm")
+    }
+    path.chmod(0o644)  # as an earlier coreplay left it
+    path.parent.chmod(0o755)  # a folder that was there stays as it is
+    with Store.open(path):
+        found = modes(tmp_path)
+    assert found["new"] == 0o755
+    assert found["new/buffers.sqlite"] == 0o600
+
+
+def test_a_pipe_is_no_store(tmp_path):
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    with pytest.raises(ReplayError, match=r"pipe\.sqlite'.* is no file"):
+        Store.open(tmp_path / "pipe.sqlite")

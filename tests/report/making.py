@@ -1,9 +1,9 @@
 """Small real runs for the tests of the report, and for its benchmark: real folders, seconds to make."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from coreplay.engines import LocalEngine, prepare, run
-from coreplay.engines.api import Prepared
 from coreplay.federated import Config, FlatModel
 
 TINY = {
@@ -38,5 +38,5 @@ def make_runs(folder: Path, seeds: tuple[int, ...], base: dict = TINY, changes: 
                 config = Config.make(base, change | {"seed": seed})
                 name = "-".join(str(value) for value in change.values())
                 path = folder / f"{name}-seed{seed}"
-                run(config, path, prepared=Prepared(things.stream, things.task, start), engine=engine)
+                run(config, path, prepared=replace(things, start=start), engine=engine)
     return folder

@@ -17,6 +17,7 @@ from coreplay.report.groups import grouped
 from coreplay.report.resources import convergence
 from coreplay.report.results import trade_off
 from coreplay.report.runs import FIGURES, MAKERS, OURS, TABLES, markdown, write
+from tests.data.test_git import git, lose_a_commit, trap
 from tests.report.making import SEEDS
 
 
@@ -131,7 +132,7 @@ def test_the_map_shows_what_the_buffers_hold(runs, written):
 def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_path, undrawn):
     (tmp_path / "report").mkdir()
     (tmp_path / "report/map.png").write_text("old")
-    report = write([runs / "none-seed0", runs / "corrective-2-seed0"], tmp_path / "report", maps=0)
+    report = write([runs / "none-seed0", runs / "corrective-2-seed0"], tmp_path / "report")
     assert not (tmp_path / "report/map.png").exists()
     assert any("One seed" in note for note in report.sheets[0].notes)
     (tmp_path / "mine").mkdir()
@@ -225,17 +226,34 @@ def test_a_stream_that_is_gone_is_said(runs, tmp_path, undrawn):
         stream = {"stream": {"source": "files", "options": {"path": str(tmp_path / "gone.jsonl")}}}
         config = Config.load(tmp_path / name / "config.toml").model_dump() | stream
         (tmp_path / name / "config.toml").write_text(Config.make(config).toml())
-    report = write([tmp_path], tmp_path / "report")
+    report = write([tmp_path], tmp_path / "report", gradient_maps=1)
     assert any("no map of the gradient space" in note and "gone.jsonl" in note for note in report.sheets[0].notes)
     assert "gone.jsonl" in report.page.read_text()
+
+
+def test_a_report_loads_no_stream_unless_asked(runs, tmp_path, undrawn):
+    marker = tmp_path / "marker"
+    script = trap(tmp_path / "evil", marker)
+    git(tmp_path / "evil", "config", "remote.origin.url", f"ext::{script}")
+    lose_a_commit(tmp_path / "evil")
+    shutil.copytree(runs / "corrective-2-seed0", tmp_path / "runs/nice")
+    place = tmp_path / "runs/nice/config.toml"
+    stream = {"stream": {"source": "git", "options": {"repositories": str(tmp_path / "evil")}}}
+    place.write_text(Config.make(Config.load(place).model_dump() | stream).toml())
+    report = write([tmp_path / "runs"], tmp_path / "report")
+    assert not any("map" in note for note in report.sheets[0].notes)
+    asked = write([tmp_path / "runs"], tmp_path / "report", gradient_maps=1)
+    assert any("git can't read it" in note for note in asked.sheets[0].notes)
+    assert not marker.exists()
 
 
 def test_the_same_strategy_budget_and_seed_with_other_numbers_is_said(runs, tmp_path):
     shutil.copytree(runs / "none-seed0", tmp_path / "a")
     shutil.copytree(runs / "none-seed0", tmp_path / "b")
     assert gather([tmp_path])[1] == []
-    lines = (tmp_path / "b/metrics.jsonl").read_text().replace('"weight": ', '"weight": 1')
-    (tmp_path / "b/metrics.jsonl").write_text(lines)
+    text = (tmp_path / "b/summary.json").read_text()
+    figure = json.loads(text)["metrics"]["perplexity"][-1]
+    (tmp_path / "b/summary.json").write_text(text.replace(str(figure), str(figure + 1)))
     found, left = gather([tmp_path])
     assert len(found) == 1
     assert "other numbers" in left[0]
@@ -245,7 +263,7 @@ def test_the_command(runs, tmp_path, capsys, monkeypatch, undrawn):
     from coreplay.cli import main
 
     monkeypatch.chdir(tmp_path)
-    arguments = [str(runs / "none-seed0"), str(runs / "naive_uniform-2-seed0"), "--maps", "0", "--json"]
+    arguments = [str(runs / "none-seed0"), str(runs / "naive_uniform-2-seed0"), "--json"]
     monkeypatch.setattr(sys, "argv", ["coreplay", "report", *arguments])
     with pytest.raises(SystemExit) as end:
         main()

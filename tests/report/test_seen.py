@@ -10,9 +10,18 @@ from coreplay.federated import Config, Run
 from coreplay.report.gather import Finished
 from coreplay.report.groups import grouped
 from coreplay.report.results import by_test_period
-from coreplay.report.seen import diverged, seen
-from coreplay.report.tables import results
+from coreplay.report.seen import diverged, incomplete, seen
+from coreplay.report.tables import differences, results
 from coreplay.tasks import PeriodMatrix
+
+
+def finished(config, metric, values, whole, lower_is_better, missing=()):
+    """Make a run with these figures; `missing` are clients whose test sets are not in the last ones."""
+    means = np.full(len(values), whole)
+    matrix = PeriodMatrix(np.array(values), means, means, lower_is_better, np.zeros(np.shape(values), int))
+    summary = {"metric": metric, "compared_by_ratio": lower_is_better, "seconds": {}}
+    summary["missing"] = {str(len(values) - 1): list(missing)} if missing else {}
+    return Finished(Run(Path(), summary, matrix), config, {}, (), ())
 
 
 def made(finals, budgets=(20,)):
@@ -22,8 +31,7 @@ def made(finals, budgets=(20,)):
         for seed, value in enumerate(values):
             for budget in budgets:
                 config = Config.make({"replay": {"strategy": strategy, "budget": budget}, "seed": seed})
-                matrix = PeriodMatrix(np.array([[np.log(value)]]), np.array([[1.0]]), True, True)
-                runs.append(Finished(Run(Path(), {"metric": "perplexity", "seconds": {}}, matrix), config, {}, (), ()))
+                runs.append(finished(config, "perplexity", [[value]], value, True))
     return grouped(runs)[0]
 
 
@@ -65,6 +73,26 @@ def test_a_run_that_diverged_is_named():
     assert diverged(group) == "Diverged, and not in the means: polished (budget 20, seed 1)."
 
 
+def test_figures_on_different_test_sets_are_marked_and_not_compared():
+    runs = [
+        finished(Config.make({"replay": {"strategy": name}, "seed": seed}), "perplexity", [[value]], value, True, lacks)
+        for name, seed, value, lacks in (
+            ("none", 0, 100, ()),
+            ("none", 1, 100, ()),
+            ("polished", 0, 80, ()),
+            ("polished", 1, 10, ("ann", "bo")),
+        )
+    ]
+    group = grouped(runs)[0]
+    rows = {record["strategy"]: record for record in results(group).records}
+    assert rows["polished"]["relative_change"] == pytest.approx(-0.2), "the second seed has another test set"
+    assert [row[2] for row in results(group).rows] == ["100 ± 0", "45 ± 49.5*"]
+    assert differences(group).records[0]["n"] == 1
+    assert "polished (budget 20, seed 1) lacks 'ann', 'bo'" in incomplete(group)
+    assert "in the one seed" in seen(group) or "helps" in seen(group)
+    assert incomplete(grouped(runs[:3])[0]) == ""
+
+
 def test_nothing_is_relative_to_what_diverged():
     group = made({"none": [np.inf, 100], "polished": [70, 110]})
     rows = {record["strategy"]: record for record in results(group).records}
@@ -75,8 +103,7 @@ def test_nothing_is_relative_to_what_diverged():
 def test_an_accuracy_of_zero_is_no_base():
     def accuracy(strategy, right):
         config = Config.make({"replay": {"strategy": strategy}})
-        matrix = PeriodMatrix(np.array([right, right]), np.ones((2, 2)), False, False)
-        return Finished(Run(Path(), {"metric": "accuracy", "seconds": {}}, matrix), config, {}, (), ())
+        return finished(config, "accuracy", [right, right], sum(right) / 2, False)
 
     nothing = grouped([accuracy("none", [0.0, 0.0]), accuracy("polished", [0.5, 0.7])])[0]
     assert "`polished` helps in the one seed" in seen(nothing)

@@ -52,7 +52,7 @@ def test_digits_are_learned_and_rotation_hurts():
     first, last = (evaluate(task, model, stream.of_period(t, "test")) for t in (0, 3))
     assert first > 0.85
     assert last < first - 0.3
-    assert (task.metric, task.lower_is_better) == ("accuracy", False)
+    assert (task.metric.name, task.metric.lower_is_better) == ("accuracy", False)
 
 
 def test_intents_are_learned():
@@ -119,7 +119,7 @@ def test_a_task_without_init_gets_a_name_by_the_decorator():
         def model(self, seed):
             return torch.nn.Linear(64, 1)
 
-        def collate(self, samples, epoch=None):
+        def collate(self, samples, view=None):
             return {"image": torch.from_numpy(np.float32(samples.content)).flatten(1)}
 
         def per_sample_loss(self, model, batch):

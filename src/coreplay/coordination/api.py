@@ -132,7 +132,7 @@ def coordinate(
             everyone.append(Client(str(k), gradients, budget, seed=seed, minimum_pool=minimum_pool, **shared))
         except InputError as error:
             raise InputError(f"clients[{k}]: {error}") from None
-    lengths = [len(client.pool.combine(np.zeros(client.pool.size))) for client in everyone]
+    lengths = [client.pool.dimension for client in everyone]
     for k, length in enumerate(lengths):
         if length != lengths[0]:
             raise InputError(f"clients[{k}] has length {length} but clients[0] has {lengths[0]}: gradients must agree")
@@ -207,7 +207,7 @@ def _add_securely(server: Server, sent: list[Contribution], threshold: int | Non
         round=server.round,
         threshold=threshold,
     )
-    server.receive_total({c.client: c.basis for c in able}, found.total)
+    server.receive_total({c.client: c.basis for c in able if c.client in found.survivors}, found.total)
     return found.bytes_up, found.bytes_down
 
 

@@ -153,8 +153,15 @@ class Client:
                 f"broadcast is of run {broadcast.run!r}, period {broadcast.period}: "
                 f"client {self.name!r} is in run {self.run!r}, period {self.period}"
             )
+        if not self.takes_part:
+            return
+        if len(broadcast.vector) != self.pool.dimension:
+            raise InputError(
+                f"broadcast has {len(broadcast.vector)} numbers: the gradients of client {self.name!r} have "
+                f"{self.pool.dimension}; do server and client use the same model and sketch size?"
+            )
         last = broadcast.behind.get(self.name, broadcast.round)
-        if last == NEVER or not self.takes_part:
+        if last == NEVER:
             return
         if last not in self._answers:
             raise InputError(

@@ -1,5 +1,6 @@
 """What coordination asks of a gradient matrix: its gram and two products. Arrays are made to answer likewise."""
 
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -48,6 +49,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self._unit)
 
+    @property
+    def dimension(self) -> int:
+        """The length of a gradient."""
+        return int(self._unit.shape[1])
+
     def gram(self) -> Floats:
         """Return GᵀG."""
         return np.asarray(self._unit @ self._unit.T, dtype=np.float64)
@@ -87,6 +93,12 @@ class Candidates:
         if self._gram is None:
             self._gram = make_pool(self.matrix).gram
         return self._gram
+
+    @cached_property
+    def dimension(self) -> int:
+        """The length of a gradient, and so of every contribution and broadcast."""
+        known = getattr(self.matrix, "dimension", None)
+        return len(self.combine(np.zeros(self.size))) if known is None else int(known)
 
     def project(self, vector: NDArray[Any]) -> Floats:
         """Return Gᵀv."""

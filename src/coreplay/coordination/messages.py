@@ -16,6 +16,7 @@ from coreplay.errors import InputError
 Vector = NDArray[np.float32]
 
 NEVER = -1  # the round of an answer that was not given
+HEADROOM = 2**14  # bytes of a message besides its numbers: two names of 200 characters in JSON, and a few whole numbers
 
 
 def as_vector(value: Any) -> Vector:
@@ -75,9 +76,10 @@ class Contribution:
         return wire.pack("contribution", fields, self.vector.data.cast("B"))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Contribution":
-        """Read a message; anything but a well-formed one is an `InputError`."""
-        fields, payload = wire.unpack(data, "contribution", _CONTRIBUTION)
+    def from_bytes(cls, data: bytes, dimension: int | None = None) -> "Contribution":
+        """Read a message; anything but a well-formed one, or one too long for `dimension`, is an `InputError`."""
+        longest = None if dimension is None else 4 * dimension + HEADROOM
+        fields, payload = wire.unpack(data, "contribution", _CONTRIBUTION, longest=longest)
         return cls(**fields, vector=wire.numbers(payload, "<f4"))
 
 
@@ -143,9 +145,10 @@ class Broadcast:
         return wire.pack("broadcast", fields | {"weights": list(self.weights)}, self.vector.data.cast("B"))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Broadcast":
-        """Read a message; anything but a well-formed one is an `InputError`."""
-        fields, payload = wire.unpack(data, "broadcast", _BROADCAST)
+    def from_bytes(cls, data: bytes, dimension: int | None = None) -> "Broadcast":
+        """Read a message; anything but a well-formed one, or one too long for `dimension`, is an `InputError`."""
+        longest = None if dimension is None else 4 * dimension + wire.HEAD.size + wire.LONGEST_JSON
+        fields, payload = wire.unpack(data, "broadcast", _BROADCAST, longest=longest)
         fields["weights"] = tuple(fields["weights"])
         return cls(**fields, vector=wire.numbers(payload, "<f4"))
 

@@ -129,7 +129,7 @@ class Server:
         """Take a contribution into the sum, or say why not; a bad one is refused and named, and changes nothing."""
         if not isinstance(message, Contribution):
             try:
-                message = Contribution.from_bytes(message)
+                message = Contribution.from_bytes(message, self.dimension)
             except InputError as error:
                 return self._refuse("", NEVER, str(error))
         name, round = message.client, message.round

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from coreplay.data.clients import Clients, limited, partition
 from coreplay.data.columns import Raw
 from coreplay.data.notes import counted
-from coreplay.data.periods import MOST, Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
-from coreplay.data.stream import SPLITS, FederatedStream
+from coreplay.data.periods import Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
+from coreplay.data.stream import MOST_PERIODS, SPLITS, FederatedStream
 from coreplay.data.times import unix_seconds
 from coreplay.errors import InputError, unknown
 
@@ -182,7 +182,7 @@ def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
     if kind == "order":
         return cut_by_order(_numbers(raw, "order"), rule)
     period = _numbers(raw, "period")
-    bad = np.flatnonzero((period < 0) | (period != np.floor(period)) | (period >= MOST))
+    bad = np.flatnonzero((period < 0) | (period != np.floor(period)) | (period >= MOST_PERIODS))
     if len(bad):
         raise raw.error(int(bad[0]), "period", "periods must be whole numbers, 0 to 99999")
     whole = period.astype(np.int64)

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from coreplay.data.stream import MOST_PERIODS
 from coreplay.data.times import moment
 from coreplay.errors import InputError, unknown
 from coreplay.kinds import check_fields
@@ -23,7 +24,6 @@ DAY = 86_400
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 KINDS = ("given", "time", "order")
-MOST = 100_000  # periods
 TESTS = ("given", "last", "text")
 
 
@@ -66,8 +66,8 @@ class Periods:
             raise InputError(f"the test share must be at least 0 and below 1: got {self.test}")
         if self.days is not None and not (math.isfinite(self.days) and self.days * DAY >= 1):
             raise InputError(f"days must be at least a second, 1/86400: got {self.days}")
-        if self.number is not None and not 1 <= self.number <= MOST:
-            raise InputError(f"the number of periods must be from 1 to {MOST}: got {self.number}")
+        if self.number is not None and not 1 <= self.number <= MOST_PERIODS:
+            raise InputError(f"the number of periods must be from 1 to {MOST_PERIODS}: got {self.number}")
 
     @property
     def share(self) -> float:
@@ -129,7 +129,7 @@ def cut_by_time(seconds: Ints, rule: Periods) -> Cut:
     else:
         number = rule.number or 10
         length = max(1, -(-span // number))
-    if number > MOST:
+    if number > MOST_PERIODS:
         raise InputError(f"days={rule.days} gives {number} periods: use longer ones, or number=")
     since = seconds - start
     period = np.floor_divide(since, length)

@@ -10,6 +10,7 @@ from typing import Any
 from coreplay.data.columns import Columns, Raw
 from coreplay.data.lines import LONGEST, lines
 from coreplay.errors import InputError
+from coreplay.files import reading
 
 Row = dict[str, Any]
 
@@ -115,15 +116,12 @@ def _read_csv(path: Path, columns: Columns, longest: int) -> Raw:
 
 
 def _read_parquet(path: Path, columns: Columns, longest: int) -> Raw:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with reading(path, "Parquet"):
         roles = columns.roles(pq.read_schema(path).names, f"{path}: ")
         table = pq.read_table(path, columns=list(dict.fromkeys(roles.values())))
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: can't be read as Parquet: {error}") from None
-    return from_table(table, roles, lambda k: f"{path}: row {k + 1}")
+        return from_table(table, roles, lambda k: f"{path}: row {k + 1}")
 
 
 def from_table(table: Any, roles: dict[str, str], where: Callable[[int], str]) -> Raw:

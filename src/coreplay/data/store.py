@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from coreplay.data.stream import SPLITS, FederatedStream
 from coreplay.errors import InputError
-from coreplay.files import replacing
+from coreplay.files import reading, replacing
 
 _KEY = b"coreplay"
 
@@ -42,26 +42,28 @@ def save(stream: FederatedStream, path: Path | str) -> None:
     else:
         columns["text"] = stream.content
     table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
-    with replacing(path) as temporary:
+    with replacing(path, private=True) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
 def is_saved(path: Path) -> bool:
     """Tell whether the file was written by `save`."""
     try:
-        return path.suffix == ".parquet" and _KEY in (pq.read_schema(path).metadata or {})
-    except (OSError, pa.ArrowException):
+        with reading(path, "Parquet"):
+            return path.suffix == ".parquet" and _KEY in (pq.read_schema(path).metadata or {})
+    except InputError:
         return False
 
 
 def holds_arrays(path: Path) -> bool:
     """Tell whether the samples of a saved stream are arrays, such as images, instead of texts."""
-    return "array" in pq.read_schema(path).names
+    with reading(path, "Parquet"):
+        return "array" in pq.read_schema(path).names
 
 
 def load_saved(path: Path) -> FederatedStream:
     """Read a stream that `save` wrote."""
-    try:
+    with reading(path, "a saved stream"):
         table = pq.read_table(path)
         about = json.loads(table.schema.metadata[_KEY])
         if "shape" in about:
@@ -80,5 +82,3 @@ def load_saved(path: Path) -> FederatedStream:
             label_names=about.get("label_names"),
             notes=about["notes"],
         )
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: is damaged: {error}") from None

@@ -16,8 +16,11 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from coreplay.errors import InputError, unknown
+from coreplay.kinds import check_kind
 
 SPLITS = ("train", "test")
+MOST_PERIODS = 100_000
+MOST_CELLS, CELLS_PER_SAMPLE = 2**24, 64
 Ints = NDArray[np.int64]
 Content: TypeAlias = Any  # an arrow array of texts or a numpy array (arrow comes without types)
 
@@ -137,9 +140,18 @@ class FederatedStream:
             if column is not None and len(column) != n:
                 raise InputError(f"{name} must be as long as client, {n}: got {len(column)}")
         self.periods = int(when.max()) + 1 if periods is None else periods
+        check_kind("periods", self.periods, int)
+        if self.periods > MOST_PERIODS:
+            raise InputError(f"periods must be at most {MOST_PERIODS}: got {self.periods}")
         if when.min() < 0 or when.max() >= self.periods:
             raise InputError(f"periods must be 0 to {self.periods - 1}: got {when.min()} to {when.max()}")
         self.clients, who = _codes(client)
+        cells = len(self.clients) * self.periods
+        if cells > max(MOST_CELLS, CELLS_PER_SAMPLE * n):  # each takes memory, also where it is empty
+            raise InputError(
+                f"{len(self.clients)} clients x {self.periods} periods are {cells} cells for {n} samples: make fewer "
+                "and longer periods"
+            )
         self.label_names, what = _codes([None] * n if label is None else label, label_names)
         cell = (who * self.periods + when) * 2 + np.asarray(test, dtype=bool)
         times = np.full(n, -1, dtype=np.int64) if timestamp is None else np.asarray(timestamp, dtype=np.int64)

@@ -8,12 +8,12 @@ from typing import Any
 
 from coreplay.data import FederatedStream, load
 from coreplay.engines.importing import check_cells, check_main, check_missing
-from coreplay.engines.local import LocalEngine, cores
+from coreplay.engines.local import BUFFERS, LocalEngine, cores
 from coreplay.errors import InputError
 from coreplay.federated.config import FLOWER, LOCAL, Config
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import FlatModel, Vector
-from coreplay.federated.folder import STREAM, RunFolder
+from coreplay.federated.folder import CHECKPOINT, STREAM, RunFolder
 from coreplay.federated.run import Conductor, Run, check
 from coreplay.federated.sampling import sample_clients
 from coreplay.federated.tracker import check_trackers
@@ -25,11 +25,15 @@ from coreplay.tasks import Task, make
 
 @dataclass(frozen=True)
 class Prepared:
-    """What several runs may share: the stream, the task, and the model that they start from."""
+    """What several runs may share: the stream, the task, and the model that they start from.
+
+    The first `trainable` numbers of `start` are the model's trainable parameters, the rest are its buffers.
+    """
 
     stream: FederatedStream
     task: Task
     start: Vector
+    trainable: int
 
 
 def prepare(config: Config) -> Prepared:
@@ -39,7 +43,8 @@ def prepare(config: Config) -> Prepared:
     task = make(config.task.name, stream, **config.task.options)
     model = task.model(config.seed)
     select_parameters(model, config.gradients.parameters)  # a pattern that fits nothing is said now
-    return Prepared(stream, task, FlatModel(model).numpy().copy())
+    flat = FlatModel(model)
+    return Prepared(stream, task, flat.numpy().copy(), flat.trainable)
 
 
 def _stream(config: Config) -> FederatedStream:
@@ -103,7 +108,7 @@ def run(
     check_cells(config)
     if resume:
         check_alone(path)
-        Store.open(path / "buffers.sqlite").close()
+        _check_buffers(place)
     things = prepared or prepare(config)
     with ExitStack() as stack:
         if engine is None:
@@ -117,7 +122,25 @@ def run(
         place.check_stream(things.stream, config.periods)
         watched = stack.enter_context(watching(config, path, observer))
         engine.begin(config, path)
-        return Conductor(config, things.stream, things.task, engine, place, things.start, watched).run()
+        about = (config, things.stream, things.task, engine, place, things.start, things.trainable)
+        return Conductor(*about, watched).run()
+
+
+def _check_buffers(place: RunFolder) -> None:
+    """Raise an `InputError` unless the store holds the buffers that the run had at its last checkpoint."""
+    found, path = place.checkpoint(), place.path / BUFFERS
+    if found is None or not found.buffers:
+        return
+    held = ""
+    if path.exists():
+        with Store.open(path) as store:
+            held = store.fingerprint(found.progress.period - 1)
+    if held != found.buffers:
+        what = "holds other buffers than" if path.exists() else "is missing, with"
+        raise InputError(
+            f"{str(path)!r} {what} those that the run kept after period {found.progress.period}: restore it, or delete "
+            f"{CHECKPOINT} too and start the run again with --resume"
+        )
 
 
 def _over_flower(config: Config, path: Path, resume: bool, observer: Observer | None, prepared: Prepared | None) -> Run:

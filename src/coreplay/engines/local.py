@@ -25,16 +25,17 @@ from coreplay.data import FederatedStream
 from coreplay.engines import worker as jobs
 from coreplay.engines.importing import UNGUARDED, check_main, known_here
 from coreplay.engines.shared import SharedVector
-from coreplay.engines.sums import deal
+from coreplay.engines.sums import Weights, deal
 from coreplay.errors import InputError
 from coreplay.federated.config import Config
-from coreplay.federated.engine import EngineError, Holdings, SecureTotal, Update, Watch
+from coreplay.federated.engine import EngineError, Evaluation, Holdings, SecureTotal, Update, Watch
 from coreplay.federated.flat import Vector
 from coreplay.federated.pools import holdings_of
 from coreplay.federated.site import run_name
 from coreplay.replay import Buffer, Store
 from coreplay.tasks import Tally, Task
 
+BUFFERS = "buffers.sqlite"  # in the run's folder
 MEASURED_AT_ONCE = 1024  # test samples a job
 CHOSEN_AT_ONCE = 8  # clients a job of a selection
 NO_GUARD = (
@@ -109,9 +110,10 @@ class LocalEngine:
         if self._store is not None:
             self._store.close()
         self._config, self._groups = config, config.engine.groups
-        self._store = Store.open(folder / "buffers.sqlite")
+        self._weights = Weights(config.federated.max_weight_ratio)
+        self._store = Store.open(folder / BUFFERS)
         self._scratch = folder / "scratch"
-        self._begun = jobs.Begin(config, folder / "buffers.sqlite", self._scratch)
+        self._begun = jobs.Begin(config, folder / BUFFERS, self._scratch)
         for process in self._workers:
             process.ask(self._begun)
 
@@ -131,15 +133,23 @@ class LocalEngine:
         assert self._store is not None, "begin comes first"
         return holdings_of(self._store.load_many(self._store.clients()).values(), self.stream.periods)
 
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever a buffer does."""
+        assert self._store is not None, "begin comes first"
+        return self._store.fingerprint()
+
     def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
         """Train the clients group by group and add up in the order of the groups."""
         self._model.values[:] = values
-        groups = self._dealt(clients, period)
+        counts = self._counts(clients, period)
+        groups, largest = deal(counts, self._groups), self._weights.largest(counts)
+        for text in self._weights.warnings(counts):
+            watch({"text": text})
         change = np.zeros_like(values)
         early: dict[int, Vector] = {}
         told: dict[int, list[Any]] = {}
         following = 0
-        work = [jobs.Train(period, round, group) for group in groups]
+        work = [jobs.Train(period, round, group, largest) for group in groups]
         for number, reply, total in self._each(work, watch):
             told[number] = reply
             early[number] = total if number == following else total.copy()
@@ -148,15 +158,15 @@ class LocalEngine:
                 following += 1
         trained = [each for number in sorted(told) for each in told[number]]
         loss = sum((each.loss for each in trained), Tally())
-        return Update(change, sum(each.samples for each in trained), loss)
+        return Update(change, sum(min(each.samples, largest) for each in trained), loss)
 
-    def _dealt(self, clients: Sequence[str], period: int) -> list[tuple[str, ...]]:
+    def _counts(self, clients: Sequence[str], period: int) -> dict[str, int]:
+        """Return how many samples each client trains on."""
         numbers = {client: k for k, client in enumerate(self.stream.clients)}
         counts = self.stream.counts("train")[:, period]
-        size = {client: int(counts[numbers[client]]) + self._sizes.get(client, 0) for client in clients}
-        return deal(size, self._groups)
+        return {client: int(counts[numbers[client]]) + self._sizes.get(client, 0) for client in clients}
 
-    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+    def evaluate(self, values: Vector, watch: Watch) -> Evaluation:
         """Measure the test set of every period, in parts."""
         self._model.values[:] = values
         sizes = self.stream.counts("test").sum(axis=0).tolist()
@@ -169,7 +179,7 @@ class LocalEngine:
         sums = [Tally()] * self.stream.periods
         for number, job in enumerate(work):
             sums[job.period] = sums[job.period] + found[number]
-        return sums
+        return Evaluation(sums)
 
     def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
         """Let each client choose alone; all buffers change in one transaction."""
@@ -208,7 +218,7 @@ class LocalEngine:
             return None
         vectors = {client: c.vector for client, c in able.items()}
         found = secure_sum(vectors, bounds, run=run_name(self._config), period=period, round=round)
-        return SecureTotal({k: c.basis for k, c in able.items()}, found.total, found.bytes_up, found.bytes_down)
+        return SecureTotal({k: able[k].basis for k in found.survivors}, found.total, found.bytes_up, found.bytes_down)
 
     def settle(
         self, period: int, clients: Sequence[str], values: Vector, broadcast: bytes | None, watch: Watch

@@ -52,11 +52,12 @@ class Begin:
 
 @dataclass(frozen=True)
 class Train:
-    """Train these clients one after the other and leave Σ samples · change in the worker's vector."""
+    """Train these clients one after the other and leave Σ weight · change in the worker's vector."""
 
     period: int
     round: int
     clients: tuple[str, ...]
+    largest: int  # weight of a client
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ class Worker:
         told = []
         for k, client in enumerate(job.clients):
             trained = self._at(client).train(client, job.period, job.round, self._model.values)
-            add_weighted(total, self._flat.values.sub_(start), trained.samples, first=k == 0)
+            weight = min(trained.samples, job.largest)
+            add_weighted(total, self._flat.values.sub_(start), weight, first=k == 0)
             told.append(trained)
         return told
 

@@ -231,7 +231,7 @@ def _leave(place: RunFolder, first: Path) -> None:
         return
     found = place.checkpoint()
     if found is not None and found.progress.period == 0 and found.progress.measured:
-        copy(place.path / CHECKPOINT, first)
+        copy(place.path / CHECKPOINT, first, private=True)
 
 
 def in_a_line(error: BaseException) -> str:

@@ -7,7 +7,6 @@ on the number of workers; they are stored in chunks as they are done, so that a 
 
 import platform
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from coreplay.errors import InputError, unknown
 from coreplay.experiments.mixture import MIXTURES, draw
-from coreplay.files import read_json, replacing, write_json
+from coreplay.files import read_arrays, read_json, replacing, write_json
 from coreplay.seeding import generator
 from coreplay.selection import check_method, choose, objective, selectors
 from coreplay.selection.pool import make_pool, whole_number
@@ -168,9 +167,9 @@ def _run_chunk(config: NearOptimality, folder: Path, n: int, first: int, count: 
 def _load(config: NearOptimality, folder: Path, n: int, first: int, count: int) -> tuple[Floats, Floats] | None:
     """Return the ratios and times of a finished chunk, or None if it is missing or damaged."""
     try:
-        with np.load(_path(folder, n, first), allow_pickle=False) as chunk:
-            ratios, seconds = chunk["ratios"], chunk["seconds"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        chunk = read_arrays(_path(folder, n, first))
+        ratios, seconds = chunk["ratios"], chunk["seconds"]
+    except (InputError, KeyError):
         return None
     shape = (count, len(config.methods))
     return (ratios, seconds) if ratios.shape == shape and seconds.shape == (count, shape[1] + 1) else None

@@ -80,7 +80,7 @@ def _spread(ray: Any, board: Board, where: dict[str, Path], first: Path, tick: C
 
 
 def _write(path: Path, data: bytes) -> None:
-    with replacing(path) as temporary:
+    with replacing(path, private=True) as temporary:
         temporary.write_bytes(data)
 
 

@@ -8,8 +8,10 @@ all budgets, and the first period, in which nobody has a buffer yet, is trained 
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -22,9 +24,10 @@ from coreplay.errors import InputError
 from coreplay.federated import Config
 from coreplay.federated.config import explained
 from coreplay.federated.strategy import ALL, NONE, is_coordinated
-from coreplay.files import read_toml
+from coreplay.files import read_toml, reading
 
 PLAN = "sweep.toml"  # what is compared, in the folder of a sweep
+MOST_RUNS = 10_000
 LATER = {"replay", "gradients", "engine", "baseline", "trackers"}  # what a first period does not depend on
 
 
@@ -76,7 +79,8 @@ class Sweep(BaseModel):
     @classmethod
     def load(cls, path: Path | str) -> "Sweep":
         """Read a TOML file."""
-        return cls.make(read_toml(path, "sweep"), where=f"sweep {str(path)!r}")
+        with reading(path, "TOML", "sweep"):
+            return cls.make(read_toml(path, "sweep"), where=f"sweep {str(path)!r}")
 
     @classmethod
     def make(cls, data: Mapping[str, Any], *, where: str = "sweep") -> "Sweep":
@@ -94,11 +98,14 @@ class Sweep(BaseModel):
                 raise InputError(f"{where}: grid.{name} is empty: give it values, or leave it out")
             if name in sweep._named_elsewhere:
                 raise InputError(f"{where}: grid.{name} is given by strategies, budgets or seeds too: name it once")
+        lists: list[Sized] = [sweep.strategies, sweep.seeds, sweep.budgets or [0], *sweep.grid.values()]
+        if math.prod(len(values) for values in lists) > MOST_RUNS:
+            raise InputError(f"{where}: it asks for more than {MOST_RUNS} runs: make several sweeps of it")
         try:
             names = [planned.name for planned in sweep.runs]
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        twice = next((name for name in names if names.count(name) > 1), None)
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
         if twice is not None:
             raise InputError(f"{where}: run {twice!r} is there twice: name each strategy, budget, seed and value once")
         return sweep

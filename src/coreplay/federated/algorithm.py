@@ -9,10 +9,11 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from coreplay.errors import InputError
@@ -24,7 +25,11 @@ A = TypeVar("A", bound=type["Algorithm"])
 
 
 class Algorithm(ABC):
-    """What a user subclasses: one method or two, and options as fields."""
+    """What a user subclasses: one method or two, and options as fields of any type that TOML can write.
+
+    The server's half sees the trainable parameters alone. Floating-point buffers of the model, such as the running
+    statistics of batch normalisation, are averaged over clients whatever the algorithm.
+    """
 
     def local(self, gradient: Tensor, parameters: Tensor, start: Tensor) -> Tensor:
         """Return what a client descends along, tensor by tensor, from gradient, parameters and where those began."""
@@ -62,16 +67,31 @@ def algorithms() -> dict[str, str]:
 
 
 def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:
-    """Return an algorithm with its options set, each checked to be a positive number or zero.
+    """Return an algorithm with its options set, each of the type that its dataclass says.
 
     >>> make_algorithm("fedprox", {"mu": 0.1})
     FedProx(mu=0.1)
     """
     given = _registry.options(name, options or {})
-    for option, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-            raise InputError(f"option {option!r} of algorithm {name!r} must be a number of at least 0: got {value!r}")
-    made = _registry[name](**given)
-    if not dataclasses.is_dataclass(made):
+    kind = _registry[name]
+    if not dataclasses.is_dataclass(kind):
         raise InputError(f"algorithm {name!r} must be a dataclass with its options as fields")
-    return made
+    types = get_type_hints(kind)
+    for option, value in given.items():
+        try:
+            given[option] = TypeAdapter(types[option]).validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            raise InputError(f"option {option!r} of algorithm {name!r}: got {value!r}: {problem}") from None
+    try:
+        return kind(**given)
+    except (ValueError, TypeError) as error:  # from the algorithm's own check
+        raise InputError(f"algorithm {name!r}: {error}") from None
+
+
+def check_not_negative(algorithm: Any) -> None:
+    """Refuse a negative or infinite number among the options of an algorithm, for its `__post_init__`."""
+    for option in dataclasses.fields(algorithm):
+        value = getattr(algorithm, option.name)
+        if not 0 <= value < math.inf:
+            raise InputError(f"option {option.name!r} must be a number of at least 0: got {value!r}")

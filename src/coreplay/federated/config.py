@@ -20,7 +20,7 @@ from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.federated.tracker import check_trackers
-from coreplay.files import read_toml
+from coreplay.files import read_toml, reading
 from coreplay.tasks.api import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
 
@@ -69,6 +69,9 @@ class FederatedConfig(_Part):
     momentum: float = _field(0.0, "Of sgd.", ge=0, lt=1)
     weight_decay: float = _field(0.0, "Of either optimiser.", ge=0)
     clip: float = _field(1.0, "Longest gradient of a step; longer ones are shortened. 0: never.", ge=0)
+    max_weight_ratio: float = _field(
+        10.0, "No client of a round weighs more than this many times the median one. 0: no limit.", ge=0
+    )
 
     def rounds_of(self, period: int) -> int:
         """Return how many rounds a period has."""
@@ -90,6 +93,7 @@ class ReplayConfig(_Part):
     options: dict[str, Any] = _field({}, "Options of the strategy.")
     budget: int = _field(20, "How many samples a client may keep.", "5 to 100", ge=1)
     share: float | None = _field(None, "Instead of a budget: a share of all samples it was offered.", gt=0, le=1)
+    largest_budget: int | None = _field(None, "With `share`: no client keeps more than this.", ge=1)
     budgets: dict[str, int] = _field({}, "Budgets of single clients by name, instead of the above.")
     rounds: int = _field(4, "Rounds of a coordination.", "1 to 4", ge=0)
     minimum_pool: int = _field(MINIMUM_POOL, "Clients with smaller pools choose alone.", ge=0)
@@ -100,10 +104,15 @@ class ReplayConfig(_Part):
 
         >>> ReplayConfig(share=0.1).budget_of("ann", 52), ReplayConfig(budgets={"bo": 3}).budget_of("bo", 52)
         (5, 3)
+        >>> ReplayConfig(share=0.1, largest_budget=40).budget_of("cy", 10**9)
+        40
         """
         if client in self.budgets:
             return self.budgets[client]
-        return self.budget if self.share is None else max(1, round(self.share * offered))
+        if self.share is None:
+            return self.budget
+        found = max(1, round(self.share * offered))
+        return found if self.largest_budget is None else min(found, self.largest_budget)
 
     def usual_budget(self) -> float | None:
         """Return the budget, or the share instead of it; None for a strategy that does not choose.
@@ -192,7 +201,8 @@ class Config(_Part):
     @classmethod
     def read(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
         """Read a TOML file of a run that was begun: its strategy may be one that only its own program knows."""
-        return cls._shaped(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
+        with reading(path, "TOML", "config"):
+            return cls._shaped(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
 
     @classmethod
     def make(

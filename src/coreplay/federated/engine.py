@@ -17,11 +17,22 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Update:
-    """The sum over clients of (samples x change of the model), what it was summed over, and who is missing."""
+    """The sum over clients of (weight x change of the model), what it was summed over, and who is missing.
+
+    A client's weight is the number of its samples, limited by `federated.max_weight_ratio`.
+    """
 
     change: Vector
-    samples: int
+    samples: int  # the sum of the weights
     loss: Tally
+    missing: Mapping[str, str] = field(default_factory=dict)  # client: why
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The sums of a model over the test set of every period, and the clients whose test sets are not in them."""
+
+    sums: list[Tally]
     missing: Mapping[str, str] = field(default_factory=dict)  # client: why
 
 
@@ -93,7 +104,7 @@ class Engine(Carrier, Protocol):
     def train(self, period: int, round: int, clients: Sequence[str], values: Vector, watch: Watch) -> Update:
         """Let these clients train from the model `values`, and sum up."""
 
-    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+    def evaluate(self, values: Vector, watch: Watch) -> Evaluation:
         """Measure the model on the test set of every period."""
 
     def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
@@ -109,6 +120,9 @@ class Engine(Carrier, Protocol):
 
     def sizes(self) -> dict[str, int]:
         """Return how many samples each client's buffer holds."""
+
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever a buffer does; empty where the clients' disks are their own affair."""
 
     def holdings(self) -> Holdings | None:
         """Return what all buffers hold together; None where the clients' disks are their own affair."""

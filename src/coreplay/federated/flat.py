@@ -20,9 +20,11 @@ ALIGNMENT = 16  # numbers
 class FlatModel:
     """A model whose trainable parameters, and floating-point buffers, are views into the vector `values`.
 
+    The parameters are the first `trainable` numbers of it.
+
     >>> flat = FlatModel(nn.Linear(3, 2))
-    >>> flat.size, len(flat.parameters), sum(p.numel() for p in flat.parameters)
-    (32, 2, 8)
+    >>> flat.size, flat.trainable, len(flat.parameters), sum(p.numel() for p in flat.parameters)
+    (32, 32, 2, 8)
     >>> flat.load(np.ones(32, np.float32))
     >>> flat.model.bias.tolist()
     [1.0, 1.0]
@@ -38,6 +40,7 @@ class FlatModel:
         kinds = {tensor.dtype for tensor in tensors}
         if len(kinds) > 1:
             raise InputError(f"the model mixes number types {sorted(map(str, kinds))}: convert it to one of them")
+        self.trainable = sum(_aligned(tensor.numel()) for tensor in self.parameters)
         self.size = sum(_aligned(tensor.numel()) for tensor in tensors)
         self.values = torch.zeros(self.size, dtype=tensors[0].dtype)
         at = 0

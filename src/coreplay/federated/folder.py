@@ -13,15 +13,19 @@ run.log                what happened when
 failure.txt            why the run failed, if it did, in a sweep
 """
 
+import hashlib
 import json
+import math
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from numpy.typing import NDArray
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from coreplay.errors import InputError
@@ -29,9 +33,10 @@ from coreplay.federated.algorithm import State
 from coreplay.federated.config import Config
 from coreplay.federated.engine import Census
 from coreplay.federated.flat import Vector
-from coreplay.files import copy, is_half_written, read_json, replacing, write_json, write_text
+from coreplay.files import copy, is_half_written, read_json, read_text, reading, replacing, write_json, write_text
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
+TABLES = ("metrics", "rounds", "coordination", "buffers")
 CHECKPOINT, CONFIG, FAILURE, SUMMARY = "checkpoint.safetensors", "config.toml", "failure.txt", "summary.json"
 STREAM = "stream.json"
 
@@ -51,14 +56,33 @@ class Progress:
     bytes_down: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> "Progress":
+        """Make a progress of what a checkpoint holds; a value of the wrong kind is refused."""
+        for name, usual in asdict(cls()).items():
+            if type(given.get(name, usual)) is not type(usual):
+                raise ValueError(f"its {name} is a {type(given[name]).__name__}, not a {type(usual).__name__}")
+        found = cls(**given)
+        if not all(isinstance(row, dict) for name in TABLES for row in getattr(found, name)):
+            raise ValueError("a row of its tables is no object")
+        if min(found.period, found.round) < 0 or not all(
+            is_number(spent) and math.isfinite(spent) for spent in found.seconds.values()
+        ):
+            raise ValueError("its period, its round or its seconds can't be")
+        return found
+
 
 @dataclass
 class Checkpoint:
-    """A moment of a run from which it goes on as if it had never stopped."""
+    """A moment of a run from which it goes on as if it had never stopped.
+
+    `buffers` is the fingerprint of the buffers at that moment, where the engine holds them.
+    """
 
     progress: Progress
     values: Vector
     state: State
+    buffers: str = ""
 
 
 class RunFolder:
@@ -102,22 +126,28 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            with safe_open(path, framework="numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                progress = Progress(**json.loads(file.metadata()["progress"]))
-            values = arrays.pop("values")
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            with reading(path, "safetensors"):
+                with safe_open(path, framework="numpy") as file:
+                    arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                    about = file.metadata()
+                if about.pop("digest") != _digest(arrays, about):
+                    raise ValueError("its contents are not what was written")
+                if not all(np.isfinite(array).all() for array in arrays.values()):
+                    raise ValueError("it holds NaN or infinity")
+                progress = Progress.read(json.loads(about["progress"]))
+                values = arrays.pop("values")
+        except InputError as error:
             raise InputError(
                 f"checkpoint {str(path)!r} is damaged: {error}; delete it to begin the run anew with --resume"
             ) from None
-        return Checkpoint(progress, values, arrays)
+        return Checkpoint(progress, values, arrays, about["buffers"])
 
     def start_from(self, checkpoint: Path) -> None:
         """Begin where another run was when it wrote this checkpoint: its start must be what this one's would be.
 
         A damaged one is of no use to anybody: it is deleted, and the run begins at its own beginning.
         """
-        copy(checkpoint, self.path / CHECKPOINT)
+        copy(checkpoint, self.path / CHECKPOINT, private=True)
         try:
             self.checkpoint()
         except InputError:
@@ -147,20 +177,24 @@ class RunFolder:
     def failure(self) -> str:
         """Return why the run failed when it was last tried in a sweep, in a line; nothing if it did not."""
         path = self.path / FAILURE
-        return next(iter(path.read_text(encoding="utf-8").splitlines()), "") if path.exists() else ""
+        return next(iter(read_text(path).splitlines()), "") if path.exists() else ""
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; None if it is not finished."""
         path = self.path / SUMMARY
-        return dict(read_json(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        with reading(path, "a summary"):
+            return _checked(read_json(path))
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint in one step, and then the tables that follow from it."""
         progress = checkpoint.progress
         arrays = {"values": np.asarray(checkpoint.values), **checkpoint.state}
-        with replacing(self.path / CHECKPOINT) as temporary:
-            save_file(arrays, temporary, metadata={"progress": json.dumps(asdict(progress))})
-        for name in ("metrics", "rounds", "coordination", "buffers"):
+        about = {"progress": json.dumps(asdict(progress)), "buffers": checkpoint.buffers}
+        with replacing(self.path / CHECKPOINT, private=True) as temporary:
+            save_file(arrays, temporary, metadata=about | {"digest": _digest(arrays, about)})
+        for name in TABLES:
             rows = getattr(progress, name)
             if rows or (self.path / f"{name}.jsonl").exists():
                 write_text(self.path / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -173,6 +207,46 @@ class RunFolder:
         with replacing(self.path / "metrics.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(progress.metrics), temporary)
         write_json(self.path / SUMMARY, summary)
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str]) -> str:
+    """Return the digest of everything in a checkpoint."""
+    digest = hashlib.blake2b(json.dumps(sorted(about.items())).encode(), digest_size=16)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def _checked(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary; raise if something in it that listings and reports use is missing or of another kind."""
+    metrics = summary["metrics"]
+    flags = summary["lower_is_better"], summary["compared_by_ratio"]
+    if not (isinstance(summary["metric"], str) and all(isinstance(flag, bool) for flag in flags)):
+        raise ValueError("its metric has no name, or does not say how figures are compared")
+    for clients in summary["missing"].values():
+        if not (isinstance(clients, list) and all(isinstance(client, str) for client in clients)):
+            raise ValueError("what is missing must be lists of clients")
+    figures = metrics[summary["metric"]]
+    if not figures or any(len(column) != len(figures) for column in metrics.values()):
+        raise ValueError("its metrics have no figures, or not one per period")
+    numbers = [value for column in metrics.values() for value in column if value is not None] + figures
+    spent = [summary["bytes_up"], summary["bytes_down"], *summary["seconds"].values()]
+    if not all(map(is_number, numbers)) or not all(is_number(value) and math.isfinite(value) for value in spent):
+        raise ValueError("it holds something else where a number must be")
+    return summary
+
+
+def is_number(value: Any) -> bool:
+    """Say whether a value from a file is a number that can be reckoned with; infinity and NaN are.
+
+    >>> is_number(3), is_number(float("nan")), is_number(True), is_number("3"), is_number(10**400)
+    (True, True, False, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) < 2**1023
 
 
 def _half_made(name: str) -> bool:

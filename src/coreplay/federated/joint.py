@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coreplay.coordination import Contribution, Receipt, Round, Server
+from coreplay.coordination import Receipt, Round, Server
 from coreplay.coordination.messages import NEVER
 from coreplay.federated.engine import Carrier, Watch
 
@@ -16,6 +16,7 @@ class Terms:
     run: str
     period: int
     rounds: int
+    dimension: int  # length of a contribution
     method: str = "corrective"
     options: dict[str, Any] = field(default_factory=dict)
     secure: bool = False
@@ -41,31 +42,27 @@ def negotiate(
 ) -> bytes | None:
     """Run the rounds and return the last broadcast; None if there was none, and all choose alone."""
     broadcast: bytes | None = None
-    server: Server | None = None
-
-    def made(dimension: int) -> Server:
-        about: dict[str, Any] = {"run": terms.run, "period": terms.period, "method": terms.method}
-        return Server(budgets, dimension, terms.rounds, **about, **terms.options)
-
-    while budgets and terms.rounds and not (server and server.done):
+    if not budgets or not terms.rounds:
+        return None
+    about: dict[str, Any] = {"run": terms.run, "period": terms.period, "method": terms.method}
+    server = Server(budgets, terms.dimension, terms.rounds, **about, **terms.options)
+    while not server.done:
         up = down = 0
         if terms.secure:
-            bounds = {client: server.bound(client) if server else float(budgets[client]) for client in budgets}
-            round = server.round if server else 0
-            bases = server.counted if server else dict.fromkeys(budgets, NEVER)
-            found = carrier.contribute_securely(terms.period, round, bounds, bases, values, broadcast, watch)
+            bounds = {client: server.bound(client) for client in budgets}
+            found = carrier.contribute_securely(
+                terms.period, server.round, bounds, server.counted, values, broadcast, watch
+            )
             if found is not None:
                 up, down = found.bytes_up, found.bytes_down
-                server = server or made(len(found.total))
                 server.receive_total(found.bases, found.total)
         else:
             for data in carrier.contribute(terms.period, list(budgets), values, broadcast, watch):
                 up += len(data)
-                server = server or made(len(Contribution.from_bytes(data).vector))
                 receipt = server.receive(data)
                 if not receipt.counted:
                     watch({"text": f"contribution of client {receipt.client!r} does not count: {receipt.reason}"})
-        if server is None:
+        if set(server.counted.values()) == {NEVER}:
             return None
         broadcast = server.broadcast().to_bytes()
         latest = server.history[-1]

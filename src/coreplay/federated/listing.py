@@ -22,6 +22,7 @@ class Listed:
     round: int | None = None
     metric: str = ""
     figure: float | None = None  # of a finished run: after its last period, on all test sets
+    missing: tuple[str, ...] = ()  # clients whose test sets are not in the figure
     seconds: float | None = None
     problem: str = ""
 
@@ -41,27 +42,32 @@ def list_runs(folder: Path | str) -> list[Listed]:
 
 def _listed(path: Path, below: Path) -> Listed:
     name = str(path.relative_to(below)) if path != below else path.name
+    try:
+        return _read(path, name)
+    except Exception as error:  # whatever is wrong with one folder, the others are listed
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        return Listed(name, "damaged", problem=reason)
+
+
+def _read(path: Path, name: str) -> Listed:
     place = RunFolder(path)
     if not (path / CONFIG).exists():
         return Listed(name, "failed", problem=place.failure())  # in a sweep, before its folder was made
-    try:
-        config = place.config()
-        about: dict[str, Any] = {
-            "name": name,
-            "strategy": config.replay.strategy,
-            "budget": config.replay.usual_budget(),
-            "seed": config.seed,
-        }
-        summary = place.summary()
-        if summary is not None:
-            metric = summary["metric"]
-            seconds = sum(summary["seconds"].values())
-            return Listed(
-                state="finished", metric=metric, figure=summary["metrics"][metric][-1], seconds=seconds, **about
-            )
-        found = place.checkpoint()
-    except (InputError, KeyError, IndexError, TypeError, AttributeError) as error:
-        return Listed(name, "damaged", problem=str(error))
+    config = place.config()
+    about: dict[str, Any] = {
+        "name": name,
+        "strategy": config.replay.strategy,
+        "budget": config.replay.usual_budget(),
+        "seed": config.seed,
+    }
+    summary = place.summary()
+    if summary is not None:
+        metric = summary["metric"]
+        figures = summary["metrics"][metric]
+        about["missing"] = tuple(summary["missing"].get(str(len(figures) - 1), ()))
+        seconds = sum(summary["seconds"].values())
+        return Listed(state="finished", metric=metric, figure=figures[-1], seconds=seconds, **about)
+    found = place.checkpoint()
     state = "running" if is_running(path) else "stopped" if found else "not begun"
     about["problem"] = place.failure()
     if about["problem"] and state != "running":

@@ -4,16 +4,16 @@ It decides what happens in which order and what goes into the records; the engin
 on from its last checkpoint as if it had never stopped: every random choice comes from (seed, client, period, purpose).
 """
 
-import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coreplay.errors import InputError
 from coreplay.federated.algorithm import make_algorithm
@@ -21,13 +21,16 @@ from coreplay.federated.config import Config
 from coreplay.federated.engine import Census, Engine
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import Vector
-from coreplay.federated.folder import Checkpoint, Progress, RunFolder
+from coreplay.federated.folder import SUMMARY, Checkpoint, Progress, RunFolder
 from coreplay.federated.joint import Terms, Told, negotiate
-from coreplay.federated.site import run_name
+from coreplay.federated.site import contribution_length, run_name
 from coreplay.federated.strategy import NONE, is_coordinated
-from coreplay.files import read_json
+from coreplay.files import read_json, read_json_lines, reading
 from coreplay.seeding import generator
 from coreplay.tasks import PeriodMatrix, Task, relative_change
+
+Rows = Sequence[Mapping[str, Any]]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Run:
     """A finished run: its folder, its summary, and its metrics.
 
     `metrics` holds, by period: the task's figure on all test sets (`perplexity`, or what the task's metric is called),
-    `forgetting`, and `relative_change` where a baseline was given.
+    `forgetting` (mean over the periods before), `all_period_forgetting` (on all test sets taken as one), and
+    `relative_change` where a baseline was given. `summary["missing"]` names the clients whose test sets are missing.
     """
 
     folder: Path
@@ -49,8 +53,9 @@ class Run:
         summary = place.summary()
         if summary is None:
             raise InputError(f"the run in {str(folder)!r} is not finished: go on with --resume")
-        rows = [json.loads(line) for line in (place.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        return cls(place.path, summary, _matrix(rows, summary["metric"], summary["lower_is_better"]))
+        rows = read_json_lines(place.path / "metrics.jsonl")
+        with reading(place.path / "metrics.jsonl", "metrics"):
+            return cls(place.path, summary, _matrix(rows, summary))
 
     @property
     def metrics(self) -> dict[str, list[float]]:
@@ -75,7 +80,7 @@ def check(config: Config, stream: Census) -> None:
     for client in config.replay.budgets:
         if client not in stream.clients:
             raise InputError(f"replay.budgets names client {client!r}, which the stream does not have")
-    if config.baseline is not None and not (Path(config.baseline) / "summary.json").exists():
+    if config.baseline is not None and not (Path(config.baseline) / SUMMARY).exists():
         raise InputError(f"baseline = {config.baseline!r}: there is no finished run in that folder")
 
 
@@ -95,16 +100,18 @@ class Conductor:
         engine: Engine,
         folder: RunFolder,
         start: Vector,
+        trainable: int,
         observer: Observer,
     ) -> None:
         self.config, self.stream, self.task, self.engine, self.folder = config, stream, task, engine, folder
-        self._observer = observer
+        self._observer, self._metric = observer, task.metric
         self._algorithm = make_algorithm(config.federated.algorithm, config.federated.options)
         self._periods = config.periods or stream.periods
-        self._counts = stream.counts("train")
+        self._counts, self._test_counts = stream.counts("train"), stream.counts("test")
         self._numbers = {client: number for number, client in enumerate(stream.clients)}
         found = folder.checkpoint()
-        self._now = found or Checkpoint(Progress(), start, self._algorithm.begin(start))
+        self._trainable = trainable
+        self._now = found or Checkpoint(Progress(), start, self._algorithm.begin(start[:trainable]))
         if self._now.values.shape != start.shape:
             raise InputError(
                 f"checkpoint in {str(folder.path)!r} has {self._now.values.size} numbers, the model has {start.size}: "
@@ -150,7 +157,7 @@ class Conductor:
                         f"the clients' mean change in period {period}, round {progress.round} has NaN or infinity: "
                         f"lower federated.learning_rate (now {config.learning_rate:g})"
                     )
-                self._now.values, self._now.state = self._algorithm.update(self._now.values, mean, self._now.state)
+                self._update(mean)
             size = self._now.values.nbytes
             progress.bytes_down += size * len(clients)
             progress.bytes_up += size * (len(clients) - len(update.missing))
@@ -164,6 +171,12 @@ class Conductor:
             if time.monotonic() - self._saved > self.config.engine.checkpoint_seconds:
                 self._save()
 
+    def _update(self, mean: Vector) -> None:
+        """Let the algorithm move the parameters; running statistics are no parameters and become the clients' mean."""
+        before, n = self._now.values, self._trainable
+        self._now.values = before + mean
+        self._now.values[:n], self._now.state = self._algorithm.update(before[:n], mean[:n], self._now.state)
+
     def _drawn(self, period: int, round: int) -> list[str]:
         """Draw the clients of a round out of those with new data, in the stream's order."""
         able = np.flatnonzero(self._counts[:, period])
@@ -176,21 +189,24 @@ class Conductor:
     def _measure(self) -> None:
         progress = self.progress
         with self._timed("evaluation"):
-            tallies = self.engine.evaluate(self._now.values, self._watch(0))
-        for test_period, tally in enumerate(tallies[: self._periods]):
+            found = self.engine.evaluate(self._now.values, self._watch(0))
+        missing = [self._numbers[client] for client in sorted(found.missing)]
+        for test_period, tally in enumerate(found.sums[: self._periods]):
+            lacking = [k for k in missing if self._test_counts[k, test_period]]
             progress.metrics.append(
                 {
                     "period": progress.period,
                     "test_period": test_period,
                     "total": tally.total,
                     "weight": tally.weight,
-                    self.task.metric: self.task.finish(tally.mean),
+                    self._metric.name: self._metric.figure(tally.mean) if tally.weight else None,
                 }
+                | ({"missing": [self.stream.clients[k] for k in lacking]} if lacking else {})
             )
         progress.measured = True
         self._save()
-        matrix = self._matrix()
-        self._tell("evaluated", **{self.task.metric: float(matrix.all_period()[-1])})
+        without = {"missing": sorted(found.missing)} if found.missing else {}
+        self._tell("evaluated", **{self._metric.name: float(self._figures().all_period[-1])}, **without)
 
     def _choose(self) -> None:
         period, strategy = self.progress.period, self.config.replay.strategy
@@ -225,7 +241,8 @@ class Conductor:
             progress.coordination.append(row | refused)
             self._tell("coordination", coordination_round=latest.round, **facts)
 
-        terms = Terms(run_name(self.config), period, replay.rounds, replay.strategy, replay.options, replay.secure)
+        about = (run_name(self.config), period, replay.rounds, contribution_length(self.config, self.task.model))
+        terms = Terms(*about, replay.strategy, replay.options, replay.secure)
         broadcast = negotiate(self.engine, terms, self._taking(period, clients), values, watch, tell)
         self.engine.settle(period, clients, values, broadcast, watch)
 
@@ -240,24 +257,35 @@ class Conductor:
                 found[client] = budget
         return found
 
-    def _matrix(self) -> PeriodMatrix:
-        return _matrix(self.progress.metrics, self.task.metric, self.task.lower_is_better)
+    def _figures(self) -> PeriodMatrix:
+        rows = self.progress.metrics
+        totals, weights = (_by_period(rows, name) for name in ("total", "weight"))
+        return PeriodMatrix.of_sums(totals, weights, self._metric, _test_sets(rows))
 
     def _finish(self) -> Run:
-        progress, matrix = self.progress, self._matrix()
-        name = self.task.metric
-        metrics = {name: matrix.all_period().tolist(), f"{name}_mean_over_periods": matrix.period_mean().tolist()}
-        metrics["forgetting"] = [None if math.isnan(v) else v for v in matrix.mean_forgetting().tolist()]
+        progress, matrix = self.progress, self._figures()
+        name, missing = self._metric.name, _missing(progress.metrics)
+        metrics = {name: _or_none(matrix.all_period), f"{name}_mean_over_periods": _or_none(matrix.period_mean)}
+        metrics["forgetting"] = _or_none(matrix.mean_forgetting())
+        metrics["all_period_forgetting"] = _or_none(matrix.all_period_forgetting())
         if self.config.baseline is not None:
-            before = read_json(Path(self.config.baseline) / "summary.json")["metrics"][name]
-            metrics["relative_change"] = relative_change(metrics[name], before).tolist()
+            baseline = Path(self.config.baseline) / SUMMARY
+            with reading(baseline, "a summary"):
+                before = read_json(baseline)
+                changes = relative_change(matrix.all_period, before["metrics"][name]).tolist()
+                metrics["relative_change"] = [  # none between figures on different test sets
+                    change if missing.get(str(t)) == before["missing"].get(str(t)) else None
+                    for t, change in enumerate(changes)
+                ]
         summary = {
             "strategy": self.config.replay.strategy,
             "budget": self.config.replay.usual_budget(),
             "seed": self.config.seed,
             "metric": name,
-            "lower_is_better": self.task.lower_is_better,
+            "lower_is_better": self._metric.lower_is_better,
+            "compared_by_ratio": self._metric.compared_by_ratio,
             "metrics": metrics,
+            "missing": missing,
             "bytes_up": progress.bytes_up,
             "bytes_down": progress.bytes_down,
             "seconds": {phase: round(spent, 3) for phase, spent in progress.seconds.items()},
@@ -268,6 +296,7 @@ class Conductor:
 
     def _save(self) -> None:
         with self._timed("checkpoints"):
+            self._now.buffers = self.engine.fingerprint()
             self.folder.save(self._now)
         self._saved = time.monotonic()
 
@@ -293,9 +322,42 @@ class Conductor:
         self._observer(Event(kind, self.progress.period, self.progress.round, facts))
 
 
-def _matrix(rows: Sequence[dict[str, Any]], metric: str, lower_is_better: bool) -> PeriodMatrix:
-    """Lay out the sums of each test set: one row a period trained, one column a period tested."""
-    periods = 1 + max(row["test_period"] for row in rows)
-    shape = (len(rows) // periods, periods)
-    totals, weights = (np.array([row[name] for row in rows]).reshape(shape) for name in ("total", "weight"))
-    return PeriodMatrix(totals, weights, metric == "perplexity", lower_is_better)
+def _matrix(rows: Rows, summary: dict[str, Any]) -> PeriodMatrix:
+    """Return the figures that a finished run wrote; how sums become figures is known to its task alone."""
+    name, metrics = summary["metric"], summary["metrics"]
+    values = _by_period(rows, name)
+    if len(values) != len(metrics[name]):
+        raise ValueError(f"it has {len(values)} periods, the summary has {len(metrics[name])}")
+    return PeriodMatrix(
+        values,
+        np.array(metrics[name], dtype=np.float64),
+        np.array(metrics[f"{name}_mean_over_periods"], dtype=np.float64),
+        summary["lower_is_better"],
+        _test_sets(rows),
+    )
+
+
+def _by_period(rows: Rows, name: str) -> Floats:
+    """Lay out a column of `metrics.jsonl`: one row per period trained, one column per period tested."""
+    return np.array([row[name] for row in rows], dtype=np.float64).reshape(-1, 1 + rows[-1]["test_period"])
+
+
+def _test_sets(rows: Rows) -> NDArray[np.int64]:
+    """Give each set of clients whose test samples are missing from a figure a number; 0 if none is missing."""
+    numbers: dict[tuple[str, ...], int] = {(): 0}
+    found = [numbers.setdefault(tuple(row.get("missing", ())), len(numbers)) for row in rows]
+    return np.array(found, dtype=np.int64).reshape(-1, 1 + rows[-1]["test_period"])
+
+
+def _missing(rows: Rows) -> dict[str, list[str]]:
+    """Return, by period trained (from 0), the clients whose test sets are not in the figures."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        if "missing" in row:
+            found.setdefault(str(row["period"]), set()).update(row["missing"])
+    return {period: sorted(clients) for period, clients in found.items()}
+
+
+def _or_none(values: Floats) -> list[float | None]:
+    """Return the values with None for NaN, which JSON does not have."""
+    return [None if math.isnan(value) else value for value in values.tolist()]

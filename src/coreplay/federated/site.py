@@ -29,13 +29,13 @@ from coreplay.federated.strategy import ALL
 from coreplay.federated.training import Trained, train
 from coreplay.files import replacing
 from coreplay.gradients import gradient_matrix
+from coreplay.gradients.selected import select_parameters
 from coreplay.replay import Buffer, Store
 from coreplay.seeding import generator
 from coreplay.selection import choose
-from coreplay.tasks import Tally, Task, features, tally
+from coreplay.tasks import Tally, Task, features, tally, view
 
 Ints = NDArray[np.int64]
-VIEWS = 2**62  # epoch of the first of the views of a sample whose gradients are taken: no training gets there
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,16 @@ class Answer:
 
 
 class PoolGradients:
-    """The gradient matrix of a pool of known size, made when somebody first asks.
+    """The gradient matrix of a pool of known size and dimension, made when somebody first asks.
 
     `load` gives what is kept of it: the gram, and the rows of a sketch; where there are no rows, `build` makes the
     operator anew.
     """
 
-    def __init__(self, size: int, load: Callable[[], dict[str, NDArray[Any]]], build: Callable[[], Any]) -> None:
-        self._size, self._load, self._build = size, load, build
+    def __init__(
+        self, size: int, dimension: int, load: Callable[[], dict[str, NDArray[Any]]], build: Callable[[], Any]
+    ) -> None:
+        self._size, self.dimension, self._load, self._build = size, dimension, load, build
 
     @cached_property
     def _kept(self) -> dict[str, NDArray[Any]]:
@@ -182,11 +184,11 @@ class Site:
         path = self.scratch / f"{period}-{self._numbers[client]}.safetensors"
 
         def loss(model: nn.Module, views: Any) -> Tensor:
-            return torch.stack([self.task.per_sample_loss(model, view) for view in views]).sum(dim=0)
+            return torch.stack([self.task.per_sample_loss(model, batch) for batch in views]).sum(dim=0)
 
         def build() -> Any:
             self.flat.load(values)
-            views = [self.task.collate(pool.samples, VIEWS + k) for k in range(given.masks)]
+            views = [self.task.collate(pool.samples, view(self.config.seed, k)) for k in range(given.masks)]
             memory = given.memory * 2**20
             return gradient_matrix(
                 self.flat.model,
@@ -206,11 +208,17 @@ class Site:
                 arrays = {"gram": np.ascontiguousarray(matrix.gram())}
                 if sketch:
                     arrays["rows"] = np.ascontiguousarray(matrix.rows())
-                with replacing(path, durable=False) as temporary:
+                with replacing(path, durable=False, private=True) as temporary:
                     save_file(arrays, temporary)
             return dict(load_file(path))
 
-        return PoolGradients(len(pool), load, build)
+        return PoolGradients(len(pool), contribution_length(self.config, lambda _: self.flat.model), load, build)
+
+
+def contribution_length(config: Config, model: Callable[[int], nn.Module]) -> int:
+    """Return how many numbers a contribution has: the sketch's size, or the number of parameters that count."""
+    given = config.gradients
+    return given.size if given.backend == "sketch" else select_parameters(model(0), given.parameters).dimension
 
 
 def run_name(config: Config) -> str:

@@ -15,6 +15,7 @@ from coreplay.errors import InputError
 from coreplay.federated.config import Config
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.tracker import Tracker, make_tracker
+from coreplay.files import sweep_halves
 
 LOG = "run.log"
 SILENT = "client"  # one event a client is too much for a log
@@ -55,11 +56,12 @@ def watching(config: Config, folder: Path, observer: Observer | None = None) -> 
 
 def is_running(folder: Path | str) -> bool:
     """Say whether some process carries out the run in this folder now."""
-    try:
-        with (Path(folder) / LOG).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    path = Path(folder) / LOG
+    if not path.is_file():
         return False
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     return False
@@ -82,6 +84,7 @@ def _locked(folder: Path) -> Iterator[TextIO]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _busy(folder) from None
+        sweep_halves(folder)
         yield file
 
 

@@ -18,7 +18,7 @@ _REASONS = {
     "SQLITE_PERM": "it can't be written; change its permissions or choose another place",
     "SQLITE_CANTOPEN": "it can't be opened or made; choose another place, where you may write",
     "SQLITE_NOTADB": "it is no SQLite database, or damaged; choose another file or restore a copy",
-    "SQLITE_CORRUPT": "it is damaged; restore a copy, or delete it and begin anew",
+    "SQLITE_CORRUPT": "it is damaged; restore a copy, or delete it and the run's checkpoint and start again",
     "SQLITE_IOERR": "the disk does not read or write; the buffers are as they were: mend it and resume",
 }
 
@@ -27,4 +27,4 @@ def explained(error: sqlite3.Error, path: Path) -> ReplayError:
     """Return SQLite's error in our words."""
     name = getattr(error, "sqlite_errorname", "")
     reason = next((text for start, text in _REASONS.items() if name.startswith(start)), "it can't be used")
-    return ReplayError(f"replay store {str(path)!r}: {reason} ({error})")
+    return ReplayError(f"replay store {str(path)!r}: {reason} ({' '.join(str(error).split())})")

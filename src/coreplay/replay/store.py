@@ -13,15 +13,16 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from coreplay.errors import InputError
+from coreplay.files import make_folder
 from coreplay.replay.buffer import Buffer, Item
 from coreplay.replay.errors import ReplayError, explained
 
-APPLICATION, VERSION = 0x43504C59, 1  # "CPLY"
+APPLICATION, VERSION = 0x43504C59, 2  # "CPLY"
 PATIENCE = 30.0  # seconds to wait for another process that writes
 
 _SCHEMA = (
@@ -32,6 +33,7 @@ _SCHEMA = (
   previous INTEGER NOT NULL, -- the period of the client's buffer before this one; -1: this is its first
   seen INTEGER NOT NULL,
   digest BLOB NOT NULL,
+  choice BLOB NOT NULL, -- random, and not changed by an erasure: tells this choice from any other
   UNIQUE (client, period)
 )""",
     """CREATE TABLE item (
@@ -91,9 +93,13 @@ class Store:
         """
         path = Path(path).absolute()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent, private=True)
+            with suppress(FileExistsError):
+                path.touch(mode=0o600, exist_ok=False)  # SQLite gives its log the mode of the file
         except OSError as error:
-            raise ReplayError(f"replay store {str(path)!r} can't be made: {error.strerror}") from None
+            raise ReplayError(f"replay store {str(path)!r} can't be opened or made: {error.strerror}") from None
+        if not path.is_file():
+            raise ReplayError(f"replay store {str(path)!r} can't be opened or made: it is no file")
         try:
             store = cls(path, sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
             try:
@@ -103,6 +109,8 @@ class Store:
                 raise
         except sqlite3.Error as error:
             raise explained(error, path) from None
+        except UnicodeDecodeError as error:  # SQLite quotes what it finds
+            raise ReplayError(f"replay store {str(path)!r} is damaged: {error}; restore a copy") from None
         return store
 
     def _prepare(self) -> None:
@@ -110,11 +118,15 @@ class Store:
             self._is_new()
         if not os.access(self.path, os.W_OK):  # SQLite would notice on the first write only
             raise ReplayError(f"replay store {str(self.path)!r}: it can't be written; change its permissions")
+        if self.path.stat().st_mode & 0o077:  # of an earlier coreplay
+            with suppress(PermissionError):
+                self.path.chmod(0o600)
         self._use_log()
         # FULL: the log is on the disk before a call returns. NORMAL would survive a killed process as well, but a power
         # cut could take the last buffers back, and the samples that they replaced are gone from the client by then.
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute("PRAGMA secure_delete = ON")  # deleted samples are overwritten, not left in free pages
         self._db.execute("PRAGMA trusted_schema = OFF")
         with self._transaction("IMMEDIATE"):  # two processes may make it at once
             if self._is_new():
@@ -125,8 +137,10 @@ class Store:
         found = {sql for (sql,) in self._db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
         problem = self._value("PRAGMA quick_check(1)") if found == set(_SCHEMA) else "its tables are not ours"
         if problem != "ok":
+            problem = " ".join(str(problem).split())  # SQLite writes several lines
             raise ReplayError(
-                f"replay store {str(self.path)!r} is damaged: {problem}; restore a copy, or delete it and begin anew"
+                f"replay store {str(self.path)!r} is damaged: {problem}; restore a copy, or delete it and the run's "
+                "checkpoint and start again"
             )
 
     def _use_log(self) -> None:
@@ -176,23 +190,24 @@ class Store:
         ).fetchall()
         for number, period, _, seen, digest in kept:
             if at is None or period <= at:
-                rows = self._db.execute(
-                    "SELECT key, period, payload FROM item WHERE buffer = ? ORDER BY position", (number,)
-                )
-                try:
-                    buffer = Buffer(client, period, seen, tuple(Item(*row) for row in rows))
-                    whole = buffer.digest() == digest
-                except (InputError, TypeError):
-                    whole = False
-                if not whole:
-                    raise ReplayError(
-                        f"replay store {str(self.path)!r} is damaged: the buffer of client {client[:40]!r} after "
-                        f"period {period} is not what was written; restore a copy, or rewind to an earlier period"
-                    )
-                return buffer
+                return self._read(number, client, period, seen, digest)
         if kept and kept[-1][2] >= 0 and at is not None and at >= 0:
             raise self._gone(client, at)
         return Buffer(client)
+
+    def _read(self, number: int, client: str, period: int, seen: int, digest: bytes) -> Buffer:
+        rows = self._db.execute("SELECT key, period, payload FROM item WHERE buffer = ? ORDER BY position", (number,))
+        try:
+            buffer = Buffer(client, period, seen, tuple(Item(*row) for row in rows))
+            whole = buffer.digest() == digest
+        except (InputError, TypeError, AttributeError):
+            whole = False
+        if not whole:
+            raise ReplayError(
+                f"replay store {str(self.path)!r} is damaged: the buffer of client {client[:40]!r} after "
+                f"period {period} is not what was written; restore a copy, or rewind to an earlier period"
+            )
+        return buffer
 
     def replace(self, buffer: Buffer) -> None:
         """Put a client's buffer in the place of its old one, for good when this returns."""
@@ -232,8 +247,8 @@ class Store:
             "DELETE FROM buffer WHERE client = ? AND (period = ? OR period < ?)", (client, period, previous)
         )
         number = self._db.execute(
-            "INSERT INTO buffer (client, period, previous, seen, digest) VALUES (?, ?, ?, ?, ?)",
-            (client, period, previous, buffer.seen, buffer.digest()),
+            "INSERT INTO buffer (client, period, previous, seen, digest, choice) VALUES (?, ?, ?, ?, ?, ?)",
+            (client, period, previous, buffer.seen, buffer.digest(), os.urandom(16)),
         ).lastrowid
         self._db.executemany(
             "INSERT INTO item VALUES (?, ?, ?, ?, ?)", ((number, k, *item) for k, item in enumerate(buffer.items))
@@ -251,6 +266,55 @@ class Store:
             if lost and period >= 0:
                 raise self._gone(lost[0], period)
             self._db.execute("DELETE FROM buffer WHERE period > ?", (period,))
+
+    def erase(self, client: str, key: str) -> None:
+        """Remove a sample of a client from every buffer that the store keeps, and its bytes from the file.
+
+        When this returns, the bytes are neither in the database, nor in its free pages, nor in its journal. The buffers
+        stay those that were chosen: a run goes on with one sample less.
+
+        Raises
+        ------
+        ReplayError
+            If the client keeps no such sample, or if another process is reading and the journal can't be emptied.
+        """
+        with self._transaction("IMMEDIATE"):
+            rows = self._db.execute(
+                "SELECT id, client, buffer.period, seen, digest FROM buffer JOIN item ON item.buffer = id "
+                "WHERE client = ? AND key = ?",
+                (client, key),
+            ).fetchall()
+            if not rows:
+                raise ReplayError(
+                    f"replay store {str(self.path)!r}: client {client[:40]!r} keeps no sample {key[:40]!r}; "
+                    "load(client).items has the keys"
+                )
+            for row in rows:
+                old = self._read(*row)
+                new = Buffer(client, old.period, old.seen, tuple(item for item in old.items if item.key != key))
+                self._db.execute("DELETE FROM item WHERE buffer = ? AND key = ?", (row[0], key))
+                self._db.execute("UPDATE buffer SET digest = ? WHERE id = ?", (new.digest(), row[0]))
+        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise ReplayError(
+                f"replay store {str(self.path)!r}: sample {key[:40]!r} is erased from the buffers, but its bytes stay "
+                "in the journal until every process has closed the store: close it everywhere"
+            )
+
+    def fingerprint(self, at: int | None = None) -> str:
+        """Return a text that tells the buffers, now or `at` the end of a period, from any others; empty if none is.
+
+        An erasure does not change it.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        with self._transaction("DEFERRED"):
+            rows = self._db.execute(
+                "SELECT client, max(period), choice FROM buffer WHERE period <= ? GROUP BY client ORDER BY client",
+                (2**62 if at is None else at,),
+            ).fetchall()
+        for client, period, choice in rows:
+            digest.update(f"{len(client)}\0{client}\0{period}\0".encode() + choice)
+        return digest.hexdigest() if rows else ""
 
     def _gone(self, client: str, at: int) -> ReplayError:
         return ReplayError(
@@ -295,3 +359,5 @@ class Store:
             raise
         except sqlite3.Error as error:
             raise explained(error, self.path) from None
+        except UnicodeDecodeError as error:  # of a text that no store has written
+            raise ReplayError(f"replay store {str(self.path)!r} is damaged: {error}; restore a copy") from None

@@ -13,9 +13,9 @@ from typing import Any
 from coreplay.errors import InputError
 from coreplay.experiments.sweep import PLAN, Sweep
 from coreplay.federated import Config, Run
-from coreplay.federated.folder import CONFIG, FAILURE, SUMMARY, RunFolder
+from coreplay.federated.folder import CONFIG, FAILURE, SUMMARY, RunFolder, is_number
 from coreplay.federated.strategy import ALL, NONE
-from coreplay.files import read_json
+from coreplay.files import read_json, read_json_lines
 
 Key = tuple[int, int]  # seed and sample of clients: what runs are paired by
 VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.sample")
@@ -55,12 +55,17 @@ class Finished:
     @property
     def figure(self) -> float:
         """The metric after the last period, on the test sets of all periods."""
-        return float(self.run.matrix.all_period()[-1])
+        return float(self.run.matrix.all_period[-1])
 
     @property
     def forgetting(self) -> float:
         """The forgetting after the last period; NaN after a single one."""
         return float(self.run.matrix.mean_forgetting()[-1])
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The clients whose test sets are not in the figure; only runs that lack the same ones can be compared."""
+        return tuple(self.run.summary["missing"].get(str(len(self.run.matrix.all_period) - 1), ()))
 
     @property
     def seconds(self) -> float:
@@ -71,7 +76,7 @@ class Finished:
         """Return the configuration that must agree for runs to be compared, by dotted name."""
         flat = flattened(self.config.model_dump())
         kept = {name: value for name, value in flat.items() if not _under(name, VARYING)}
-        return kept | {"measured": f"{self.run.summary['metric']}, {self.run.matrix.totals.shape[1]} periods"}
+        return kept | {"measured": f"{self.run.summary['metric']}, {self.run.matrix.values.shape[1]} periods"}
 
 
 def flattened(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -110,15 +115,15 @@ def gather(folders: Iterable[Path | str]) -> tuple[list[Finished], list[str]]:
     found: list[Finished] = []
     left: list[str] = []
     for path in paths.values():
-        failure = RunFolder(path).failure()
-        if failure and not (path / SUMMARY).exists():  # it may have been finished since by hand
-            left.append(f"the run in {str(path)!r} failed: {failure}")
-            continue
         try:
-            found.append(_read(path))
+            failure = RunFolder(path).failure()
+            if failure and not (path / SUMMARY).exists():  # it may have been finished since by hand
+                left.append(f"the run in {str(path)!r} failed: {failure}")
+            else:
+                found.append(_read(path))
         except InputError as error:
             left.append(str(error))
-        except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        except Exception as error:  # whatever is wrong with one folder, the others are compared
             left.append(f"the run in {str(path)!r} is damaged: {type(error).__name__}: {error}")
     left += [text for folder in places for plan in sorted(folder.rglob(PLAN)) for text in _not_begun(plan)]
     if not found:
@@ -154,16 +159,27 @@ def _read(path: Path) -> Finished:
         _lines(path / "buffers.jsonl"),
     )
     # what a report uses must be there: better to leave a run out than to fail in the middle
-    _ = finished.figure, finished.forgetting, finished.seconds, run.summary["bytes_up"], run.summary["bytes_down"]
-    _ = [(row["period"], row["round"], row["relaxed"], row["integer"]) for row in finished.coordination]
-    _ = [(row["period"], row["kept"], row["arrived"], row["distinct"]) for row in finished.buffers]
+    _ = finished.figure, finished.forgetting, finished.missing, finished.setting()
+    for row in finished.coordination:
+        _whole(row["period"], row["round"])
+        _numbers(row["relaxed"], row["integer"])
+    for row in finished.buffers:
+        _whole(row["period"], row["kept"], row["distinct"], *row["arrived"])
     return finished
 
 
+def _whole(*values: Any) -> None:
+    if not all(type(value) is int and 0 <= value < 2**53 for value in values):
+        raise ValueError(f"{values} must be whole numbers")
+
+
+def _numbers(*values: Any) -> None:
+    if not all(value is None or is_number(value) for value in values):
+        raise ValueError(f"{values} must be numbers")
+
+
 def _lines(path: Path) -> tuple[dict[str, Any], ...]:
-    if not path.exists():
-        return ()
-    return tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return tuple(read_json_lines(path)) if path.exists() else ()
 
 
 def _distinct(found: list[Finished], left: list[str]) -> list[Finished]:

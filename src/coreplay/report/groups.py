@@ -37,12 +37,12 @@ class Group:
     @property
     def is_ratio(self) -> bool:
         """Whether figures are compared by their ratio, as perplexities are."""
-        return self.runs[0].run.matrix.geometric
+        return bool(self.runs[0].run.summary["compared_by_ratio"])
 
     @property
     def periods(self) -> int:
         """How many test periods there are."""
-        return int(self.runs[0].run.matrix.totals.shape[1])
+        return int(self.runs[0].run.matrix.values.shape[1])
 
     @cached_property
     def keys(self) -> list[Key]:
@@ -130,8 +130,18 @@ class Group:
 
     def changes(self, runs: Runs) -> dict[Key, float]:
         """Return the change of the figure relative to no replay at the same seed, where that is a number but 0."""
-        base = {key: run.figure for key, run in self.base.items() if run.figure and isfinite(run.figure)}
-        return {key: run.figure / base[key] - 1 for key, run in runs.items() if key in base}
+        return {
+            key: ours.figure / theirs.figure - 1
+            for key, (ours, theirs) in paired(runs, self.base).items()
+            if theirs.figure and isfinite(theirs.figure)
+        }
+
+
+def paired(ours: Runs, theirs: Runs) -> dict[Key, tuple[Finished, Finished]]:
+    """Return the runs of two strategies by seed, where both have it and were measured on the same test sets."""
+    return {
+        key: (run, theirs[key]) for key, run in ours.items() if key in theirs and run.missing == theirs[key].missing
+    }
 
 
 def grouped(runs: Iterable[Finished]) -> list[Group]:

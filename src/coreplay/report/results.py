@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from coreplay.federated.strategy import NONE
 from coreplay.report.charts import Axis, Bars, Figure, Heatmap, Lines, Panel, Points, Series
 from coreplay.report.gather import Key
-from coreplay.report.groups import Group, Runs
+from coreplay.report.groups import Group, Runs, paired
 from coreplay.report.numbers import Spread
 
 Floats = NDArray[np.float64]
@@ -43,8 +43,8 @@ def forgetting(group: Group) -> Figure | None:
         "forgetting",
         "Forgetting",
         f"Lower is better. Forgetting is how much worse the last model's {group.metric} is than that of the best "
-        "earlier model on the same test set, as a mean over the periods. The newest period, which no earlier model has "
-        "seen, counts as well and lowers the mean. Bars, lines and dots as above.",
+        "earlier model on the same test set, as a mean over all periods but the last, which no earlier model was "
+        "trained on. Bars, lines and dots as above.",
         (_bars(group, Axis(f"forgetting ({group.metric})"), lambda runs: {k: r.forgetting for k, r in runs.items()}),),
     )
 
@@ -72,8 +72,8 @@ def by_test_period(group: Group) -> Figure | None:
         for budget in group.budgets:
             lines = []
             for label in group.labels:
-                runs = {k: r for k, r in group.at(label, budget).items() if k in base}
-                changes = [_relative(run.run.matrix.values[-1], base[key]) for key, run in runs.items()]
+                runs = paired(group.at(label, budget), group.base)
+                changes = [_relative(run.run.matrix.values[-1], base[key]) for key, (run, _) in runs.items()]
                 lines.append(line(group, label, changes))
             panels.append(Panel(Lines(Axis("test period"), y, there(lines)), {"budget": budget, "relative to": what}))
     return Figure(
@@ -185,7 +185,7 @@ def over_time(group: Group) -> Figure:
     panels = []
     for budget in group.budgets:
         lines = [
-            line(group, label, [r.run.matrix.all_period() for r in group.at(label, budget).values()])
+            line(group, label, [r.run.matrix.all_period for r in group.at(label, budget).values()])
             for label in group.labels
         ]
         panels.append(Panel(Lines(Axis("after period"), Axis(group.metric), there(lines)), {"budget": budget}))

@@ -15,7 +15,7 @@ from coreplay.report.gather import gather
 from coreplay.report.groups import Group, grouped
 from coreplay.report.maps import gradient_map
 from coreplay.report.page import Sheet, page
-from coreplay.report.seen import diverged, seen
+from coreplay.report.seen import diverged, incomplete, seen
 from coreplay.report.tables import Table, cell, csv_text
 from coreplay.report.texts import counted
 
@@ -85,7 +85,7 @@ def write(
     runs: Iterable[Path | str],
     folder: Path | str,
     *,
-    maps: int = 3,
+    gradient_maps: int = 0,
     texts: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Written:
@@ -97,15 +97,16 @@ def write(
         Folders that are searched at any depth. What is not finished, or damaged, is left out and said.
     folder
         Where the report goes; it may hold an earlier report, and nothing else.
-    maps
-        For how many clients the gradient space is drawn, which needs the stream; 0 for none.
+    gradient_maps
+        For how many clients the gradient space is drawn. This loads the stream, the task and, where one is named, the
+        start model of the runs' own configuration: ask for it only if you trust where the runs come from.
     texts
         Show the samples' texts in the maps. For public data only: whoever has the page has the texts.
     say
         Told of what is done now, line by line.
     """
-    if maps < 0:
-        raise InputError(f"maps must be a number of clients, 0 for none: got {maps}")
+    if gradient_maps < 0:
+        raise InputError(f"gradient_maps must be a number of clients, 0 for none: got {gradient_maps}")
     folder = Path(folder)
     earlier = _claimed(folder)
     found, left = gather(runs)
@@ -116,7 +117,7 @@ def write(
     sheets = []
     for number, group in enumerate(groups, 1):
         place = f"group-{number}/" if len(groups) > 1 else ""
-        sheets.append(_sheet(group, place, maps, texts, say))
+        sheets.append(_sheet(group, place, gradient_maps, texts, say))
     files = [path for sheet in sheets for path in _write(sheet, folder, say)]
     say("writing the page")
     with replacing(folder / PAGE) as temporary:
@@ -136,7 +137,7 @@ def _markdown(parts: Iterable[tuple[Group, Table]]) -> str:
     texts = []
     for group, table in parts:
         title = f"**{cell(group.name)}**\n\n" if group.name else ""
-        said = " ".join(filter(None, (seen(group), group.lacking(), diverged(group))))
+        said = " ".join(filter(None, (seen(group), group.lacking(), diverged(group), incomplete(group))))
         texts.append(f"{title}{table.markdown()}\n{said}\n")
     return "\n".join(texts)
 
@@ -163,7 +164,7 @@ def _sheet(group: Group, place: str, maps: int, texts: bool, say: Callable[[str]
             "There is no run without replay (strategy none), so figures relative to it are left out. Carry out the "
             "same run with replay.strategy=none to see them."
         )
-    notes += [text for text in (group.lacking(), diverged(group)) if text]
+    notes += [text for text in (group.lacking(), diverged(group), incomplete(group)) if text]
     drawn, problem = gradient_map(group, maps, texts=texts, say=say)
     figures += [drawn] if drawn else []
     notes += [problem] if problem else []

@@ -3,7 +3,7 @@
 from math import isfinite
 
 from coreplay.federated.strategy import ALL, NONE
-from coreplay.report.groups import Group
+from coreplay.report.groups import Group, paired
 
 RANDOM = ("naive_uniform", "approximate_uniform", "fixed_proportion")
 
@@ -24,6 +24,18 @@ def diverged(group: Group) -> str:
     """Name the runs whose figure is no finite number: means are of the others."""
     names = [f"{r.label} (budget {r.budget}, seed {r.key[0]})" for r in group.runs if not isfinite(r.figure)]
     return f"Diverged, and not in the means: {', '.join(names)}." if names else ""
+
+
+def incomplete(group: Group) -> str:
+    """Name the runs whose figure lacks the test sets of some clients, and say what follows."""
+    names = [
+        f"{r.label} (budget {r.budget}, seed {r.key[0]}) lacks {', '.join(map(repr, r.missing[:5]))}"
+        + (f" and {len(r.missing) - 5} more" if len(r.missing) > 5 else "")
+        for r in group.runs
+        if r.missing
+    ]
+    rule = "Marked * are figures that lack the test sets of clients that did not answer; runs are compared only if they"
+    return f"{rule} lack the same: {'; '.join(names)}." if names else ""
 
 
 def _at(group: Group, budget: str) -> list[str]:
@@ -65,10 +77,9 @@ def _seeds(number: int) -> str:
 
 def _signed(group: Group, label: str, other: str, budget: str) -> list[float]:
     """Return the difference to another strategy by seed, below 0 where it is better; a diverged one is no measure."""
-    ours, theirs = group.at(label, budget), group.at(other, budget)
+    pairs = paired(group.at(label, budget), group.at(other, budget)).values()
     sign = 1 if group.lower_is_better else -1
-    finite = {key: run.figure for key, run in theirs.items() if isfinite(run.figure)}
-    return [sign * (run.figure - finite[key]) for key, run in ours.items() if key in finite]
+    return [sign * (ours.figure - theirs.figure) for ours, theirs in pairs if isfinite(theirs.figure)]
 
 
 def _listed(names: list[str]) -> str:

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from coreplay.report.gather import ANY
-from coreplay.report.groups import Group
+from coreplay.report.groups import Group, paired
 from coreplay.report.numbers import LEVEL, Spread, difference
 
 
@@ -68,7 +68,8 @@ def results(group: Group) -> Table:
         for name, spread in ((group.metric, figure), ("relative_change", change), ("forgetting", lost)):
             record |= {name: _or_none(spread), f"{name}_sd": spread.sd}
         records.append(record | {"seeds": len(members), "seconds": seconds.mean})
-        cells = (_shown(figure, ".4g"), _shown(change, "+.1%"), _shown(lost, ".3g"))
+        mark = "*" if any(r.missing for r in members) else ""
+        cells = (_shown(figure, ".4g") + mark, _shown(change, "+.1%"), _shown(lost, ".3g"))
         rows.append((label, budget, *cells, str(len(members)), f"{seconds.mean:.3g}"))
     better = "lower" if group.lower_is_better else "higher"
     return Table(
@@ -76,7 +77,8 @@ def results(group: Group) -> Table:
         "Results",
         f"{group.metric.capitalize()} is of the model after the last period on the test sets of all periods ({better} "
         "is better), the change is relative to no replay at the same seed, forgetting is how much worse the model is "
-        "than the best earlier one. Mean ± standard deviation over seeds.",
+        "than the best earlier one on the test sets of the periods before the last. Mean ± standard deviation over "
+        "seeds.",
         ("strategy", "budget", group.metric, "change to none", "forgetting", "seeds", "seconds"),
         tuple(rows),
         tuple(records),
@@ -101,10 +103,10 @@ def differences(group: Group) -> Table | None:
     for budget in group.budgets:
         present = [label for label in group.labels if group.at(label, budget)]
         for other, label in combinations(present, 2):
-            ours, theirs = group.at(label, budget), group.at(other, budget)
+            pairs = paired(group.at(label, budget), group.at(other, budget))
             found = difference(
-                {key: run.figure for key, run in ours.items()},
-                {key: run.figure for key, run in theirs.items()},
+                {key: ours.figure for key, (ours, _) in pairs.items()},
+                {key: theirs.figure for key, (_, theirs) in pairs.items()},
                 ratio=group.is_ratio,
                 lower_is_better=group.lower_is_better,
             )

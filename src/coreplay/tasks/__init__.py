@@ -1,16 +1,18 @@
 """Tasks: a model, a per-sample loss, a collate function and a metric, for a stream."""
 
 from coreplay.tasks.api import make, task, tasks
-from coreplay.tasks.base import Batch, Tally, Task, batches, evaluate, features, tally
-from coreplay.tasks.metrics import PeriodMatrix, forgetting, relative_change
+from coreplay.tasks.base import Batch, Tally, Task, batches, evaluate, features, tally, view
+from coreplay.tasks.metrics import Metric, PeriodMatrix, exponential, forgetting, relative_change
 
 __all__ = [
     "Batch",
+    "Metric",
     "PeriodMatrix",
     "Tally",
     "Task",
     "batches",
     "evaluate",
+    "exponential",
     "features",
     "forgetting",
     "make",
@@ -18,4 +20,5 @@ __all__ = [
     "tally",
     "task",
     "tasks",
+    "view",
 ]

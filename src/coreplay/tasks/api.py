@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coreplay.data import FederatedStream
+from coreplay.errors import InputError
 from coreplay.registry import Registry
 from coreplay.tasks.base import Task
+from coreplay.tasks.metrics import Metric
 
 Maker = Callable[..., Task]
 
@@ -35,8 +37,14 @@ def make(name: str, stream: FederatedStream, **options: Any) -> Task:
     """Make a task for a stream.
 
     >>> from coreplay.data import load
-    >>> make("image_classification", load("digits")).metric
+    >>> make("image_classification", load("digits")).metric.name
     'accuracy'
     """
     check_task(name, options)
-    return _registry[name](stream, **options)
+    made = _registry[name](stream, **options)
+    if not isinstance(made.metric, Metric):
+        raise InputError(
+            f"the metric of task {name!r} must be a coreplay.tasks.Metric: got {made.metric!r}; write for example "
+            "metric = Metric('accuracy', lower_is_better=False)"
+        )
+    return made

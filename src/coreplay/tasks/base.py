@@ -1,8 +1,8 @@
 """A task: a model, a per-sample loss, a collate function and a metric.
 
 Everything that learns or measures needs no more than these. The training loss of a batch is Σ losses / Σ weights; the
-metric of a test set is ``finish(Σ scores / Σ weights)``: perplexity with the losses as scores and the number of masked
-tokens as weights, accuracy with right answers as scores and ones as weights.
+figure of a test set is ``metric.finish(Σ scores / Σ weights)``: perplexity with the losses as scores and the number of
+masked tokens as weights, accuracy with right answers as scores and ones as weights.
 """
 
 import math
@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.seeding import generator
+from coreplay.tasks.metrics import Metric
 
 Batch = dict[str, Tensor]
 AT_ONCE = 64  # test samples a batch: larger ones take more memory and are no faster
 
 
 class Task(ABC):
-    """What a user subclasses.
+    """What a user subclasses: three methods, and the metric unless it is the mean loss.
 
     `model`, `collate` and `per_sample_loss` must be there. A task that is registered with the decorator `task` is made
     by ``__init__(stream, **options)``; the options are the keyword-only parameters of its `__init__`.
@@ -38,17 +39,14 @@ class Task(ABC):
 
     Attributes
     ----------
-    metric : str
-        What the metric is called in tables and files.
-    lower_is_better : bool
-        Whether a lower metric is better. It decides the sign of forgetting: set it to False for an accuracy.
+    metric : Metric
+        What is measured: its name, whether lower is better, and how the mean score becomes the figure.
     batch_first : bool
         Whether every layer of the model has the samples in the first dimension, in their order. The gradients of a
         pool then take one backward pass instead of two.
     """
 
-    metric: str = "loss"
-    lower_is_better: bool = True
+    metric: Metric = Metric("loss", lower_is_better=True)
     batch_first: bool = False
 
     def __init__(self, stream: FederatedStream | None = None) -> None:  # noqa: B027  a subclass may need it
@@ -59,8 +57,12 @@ class Task(ABC):
         """Return the model to start from: always the same one for a seed."""
 
     @abstractmethod
-    def collate(self, samples: Samples, epoch: int | None = None) -> Batch:
-        """Return the samples as tensors with the sample in dimension 0; `epoch` is None for evaluation."""
+    def collate(self, samples: Samples, view: int | None = None) -> Batch:
+        """Return the samples as tensors with the sample in dimension 0.
+
+        `view` is a random number from which masks or augmentations are made, another one in every epoch of every run;
+        None means evaluation, which must be the same in all runs.
+        """
 
     @abstractmethod
     def per_sample_loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -70,13 +72,13 @@ class Task(ABC):
         """Return how much each sample counts in means, shape (n,): by default all alike."""
         return torch.ones(len(next(iter(batch.values()))))
 
+    def largest_weight(self) -> float:
+        """Return the largest weight that one sample can have: a server refuses clients that state more."""
+        return 1.0 if type(self).weights is Task.weights else math.inf
+
     def scores(self, model: nn.Module, batch: Any) -> Tensor:
         """Return what the metric sums up over samples, shape (n,): by default the losses."""
         return self.per_sample_loss(model, batch)
-
-    def finish(self, mean: float) -> float:
-        """Make the metric of the weighted mean of the scores."""
-        return mean
 
     def lengths(self, samples: Samples) -> NDArray[np.int64]:
         """Return how long each sample is, so that batches hold samples of like length."""
@@ -119,7 +121,8 @@ def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -
     """Go once through the samples in batches of like length, in random order.
 
     Samples are shuffled, then sorted by length within runs of 50 batches, cut, and the batches shuffled: padding costs
-    little and what stands together still changes from epoch to epoch. The batches depend on (seed, epoch) alone.
+    little and what stands together still changes from epoch to epoch. The batches, and the view of the samples in
+    them (masks), depend on (seed, epoch) alone.
     """
     if size < 1:
         raise InputError(f"the batch size must be at least 1: got {size}")
@@ -131,8 +134,14 @@ def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -
         run = order[start : start + 50 * size]
         run = run[np.argsort(lengths[run], kind="stable")]
         parts += [run[k : k + size] for k in range(0, len(run), size)]
+    masks = view(seed, epoch)
     for k in rng.permutation(len(parts)):
-        yield task.collate(samples[parts[k]], epoch)
+        yield task.collate(samples[parts[k]], masks)
+
+
+def view(seed: int, number: int) -> int:
+    """Return the random number that `Task.collate` makes masks from: another one for every seed and number."""
+    return int(generator(seed, "view", number).integers(2**62))
 
 
 def tally(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> Tally:
@@ -181,7 +190,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> float:
     """Return the metric of a test set."""
-    return task.finish(tally(task, model, samples, size).mean)
+    return task.metric.figure(tally(task, model, samples, size).mean)
 
 
 @contextmanager

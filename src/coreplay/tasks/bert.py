@@ -82,9 +82,12 @@ def check_start(start: str, **of_new_models: Any) -> None:
 
 
 def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any:
-    """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words."""
+    """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words.
+
+    Code that lies beside it is never run.
+    """
     with _explained(start), seeded(seed), _without_bar():
-        model = kind.from_pretrained(start, config=_config(start, **more))
+        model = kind.from_pretrained(start, config=_config(start, **more), trust_remote_code=False)
     if model.config.vocab_size < words:
         raise InputError(
             f"start {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use the model's own"

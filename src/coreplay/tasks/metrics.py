@@ -1,21 +1,23 @@
 """The paper's figures of merit (section 5.2), from sums of scores by (model after period t, test set of period t').
 
-With S[t, t'] the sum of scores, W[t, t'] the sum of weights and f the task's `finish` (exp for perplexity, nothing for
-accuracy):
+With S[t, t'] the sum of scores, W[t, t'] the sum of weights and f the metric's `finish` (exp for perplexity, the
+identity for accuracy):
 
     a[t, t'] = f(S[t, t'] / W[t, t'])                              figure of model t on test period t'
     A[t]     = f(Σ_t' S[t, t'] / Σ_t' W[t, t'])                    all-period figure: all test sets as one
     R        = A / A_no_replay − 1                                  relative change
     F[t, t'] = a[t, t'] − min_{s < t} a[s, t']                     forgetting; the other way round for accuracy
-    F[t]     = mean over t' ≤ t of F[t, t']
+    F[t]     = mean over t' < t of F[t, t']                        forgetting after period t
+    A[t] − min_{s < t} A[s]                                        all-period forgetting, as the paper shows it
 
-Forgetting above 0 means that some earlier model did better on the same test set. The paper defines F[t, t'] on a test
-set and shows it for "all periods" without saying how they are joined; the mean over the periods that the model has
-been through, the newest included, is how we read it.
+Forgetting above 0 means that some earlier model did better on the same test set. The newest period does not count in
+F[t]: no earlier model was trained on it, so it can't be forgotten yet. Figures on different test sets (clients whose
+test sets are missing from one of them) are not subtracted from each other.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,62 +25,120 @@ from numpy.typing import ArrayLike, NDArray
 from coreplay.errors import InputError
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def identity(mean: float) -> float:
+    """Return the mean itself: how accuracy and loss are made of it."""
+    return mean
+
+
+def exponential(mean: float) -> float:
+    """Return the exponential of the mean: how perplexity is made of the mean loss."""
+    return math.inf if mean > 700 else math.exp(mean)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a task measures: how the sums over a test set become a figure, and which figures are better.
+
+    Parameters
+    ----------
+    name : str
+        The name in tables and files, such as "accuracy".
+    lower_is_better : bool
+        Whether smaller figures are better.
+    finish : function
+        Makes the figure of the mean score, Σ scores / Σ weights. By default the figure is the mean.
+    compared_by_ratio : bool
+        Whether reports compare strategies by the ratio of their figures, as is usual for perplexities, instead of by
+        the difference.
+
+    Examples
+    --------
+    >>> Metric("perplexity", lower_is_better=True, finish=exponential).finish(0.0)
+    1.0
+    """
+
+    name: str
+    lower_is_better: bool
+    finish: Callable[[float], float] = identity
+    compared_by_ratio: bool = False
+
+    def figure(self, mean: float) -> float:
+        """Return the figure of a mean score; NaN, the mean of an empty test set, stays NaN."""
+        return mean if math.isnan(mean) else self.finish(mean)
 
 
 @dataclass(frozen=True)
 class PeriodMatrix:
-    """Sums of scores and of weights, (models, test periods); row t is the model after period t.
+    """The figures of a run: row t is the model after period t, column t' the test set of period t'.
 
-    `geometric` says that the figure is the exponential of the mean score: perplexity.
+    Parameters
+    ----------
+    values : (models, periods) array
+        The figure of each model on each test set; NaN where a test set is empty.
+    all_period : (models,) array
+        The figure of each model on all test sets taken as one.
+    period_mean : (models,) array
+        The figure of each model with all test sets counted alike, whatever their size.
+    lower_is_better : bool
+        Whether smaller figures are better.
+    test_sets : (models, periods) array of int
+        Equal numbers in a column mean that the figures were measured on the same samples. 0 is the complete test set.
 
-    >>> perplexity = PeriodMatrix(np.log([[10.0, 40.0], [20.0, 10.0]]), np.ones((2, 2)))
-    >>> perplexity.all_period().round(6).tolist(), perplexity.forgetting()[1].round(6).tolist()
-    ([20.0, 14.142136], [10.0, -30.0])
+    Examples
+    --------
+    >>> accuracy = Metric("accuracy", lower_is_better=False)
+    >>> matrix = PeriodMatrix.of_sums([[9.0, 1.0], [6.0, 8.0]], [[10.0, 10.0], [10.0, 10.0]], accuracy)
+    >>> matrix.all_period.tolist(), matrix.forgetting()[1].round(6).tolist()
+    ([0.5, 0.7], [0.3, -0.7])
+    >>> matrix.mean_forgetting()[1].round(6).item(), matrix.all_period_forgetting()[1].round(6).item()
+    (0.3, -0.2)
     """
 
-    totals: Floats
-    weights: Floats
-    geometric: bool = True
-    lower_is_better: bool = True
+    values: Floats
+    all_period: Floats
+    period_mean: Floats
+    lower_is_better: bool
+    test_sets: Ints
 
-    def __post_init__(self) -> None:
-        shape = np.shape(self.totals)
-        if len(shape) != 2 or shape != np.shape(self.weights):
-            raise InputError(f"totals and weights must be alike, (models, periods): {shape}, {np.shape(self.weights)}")
-
-    def _finish(self, means: Floats) -> Floats:
-        return np.exp(means) if self.geometric else means
-
-    @cached_property
-    def values(self) -> Floats:
-        """The figure of each model on each test period; NaN where a test set is empty."""
+    @classmethod
+    def of_sums(
+        cls, totals: ArrayLike, weights: ArrayLike, metric: Metric, test_sets: ArrayLike | None = None
+    ) -> "PeriodMatrix":
+        """Make the figures of sums of scores and of weights, each (models, periods)."""
+        scores, counts = np.asarray(totals, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+        if scores.ndim != 2 or scores.shape != counts.shape:
+            raise InputError(f"totals and weights must be alike, (models, periods): {scores.shape}, {counts.shape}")
+        sets = np.zeros(scores.shape, dtype=np.int64) if test_sets is None else np.asarray(test_sets, dtype=np.int64)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return self._finish(np.where(self.weights > 0, self.totals / self.weights, np.nan))
-
-    def all_period(self) -> Floats:
-        """Return the figure of each model on all test sets taken as one."""
-        return self._finish(self.totals.sum(axis=1) / self.weights.sum(axis=1))
-
-    def period_mean(self) -> Floats:
-        """Return the mean over test periods, each counted alike: geometric for perplexity."""
-        if self.geometric:
-            return np.asarray(np.exp(np.nanmean(np.log(self.values), axis=1)))
-        return np.asarray(np.nanmean(self.values, axis=1))
+            means = np.where(counts > 0, scores / counts, np.nan)
+        finish = np.vectorize(metric.figure, otypes=[np.float64])
+        return cls(
+            finish(means),
+            finish(scores.sum(axis=1) / counts.sum(axis=1)),
+            finish(np.nanmean(means, axis=1)),
+            metric.lower_is_better,
+            sets,
+        )
 
     def forgetting(self) -> Floats:
-        """Return the forgetting of each model on each test period; NaN in the first row, which has no earlier model."""
-        return forgetting(self.values, lower_is_better=self.lower_is_better)
+        """Return the forgetting of each model on each test period; NaN where no earlier model has the same test set."""
+        return forgetting(self.values, lower_is_better=self.lower_is_better, test_sets=self.test_sets)
 
     def mean_forgetting(self) -> Floats:
-        """Return the mean forgetting of each model over the periods that it has been through; NaN for the first."""
-        lost = self.forgetting()
-        means = [
-            np.nanmean(row[: t + 1]) if t and np.isfinite(row[: t + 1]).any() else np.nan for t, row in enumerate(lost)
-        ]
-        return np.array(means)
+        """Return the forgetting after each period: the mean over the periods before it; NaN after the first."""
+        lost = [row[:t][np.isfinite(row[:t])] for t, row in enumerate(self.forgetting())]
+        return np.array([row.mean() if row.size else np.nan for row in lost])
+
+    def all_period_forgetting(self) -> Floats:
+        """Return how much worse each model is than the best earlier one on all test sets taken as one."""
+        sets = np.unique(self.test_sets, axis=0, return_inverse=True)[1].reshape(-1, 1)
+        return forgetting(self.all_period[:, None], lower_is_better=self.lower_is_better, test_sets=sets)[:, 0]
 
 
-def forgetting(values: ArrayLike, *, lower_is_better: bool = True) -> Floats:
+def forgetting(values: ArrayLike, *, lower_is_better: bool = True, test_sets: ArrayLike | None = None) -> Floats:
     """Return how much worse each model is than the best earlier one on the same test set, per (model, test period).
 
     >>> forgetting([[5.0, 9.0], [7.0, 4.0], [6.0, 8.0]]).tolist()
@@ -88,9 +148,11 @@ def forgetting(values: ArrayLike, *, lower_is_better: bool = True) -> Floats:
     """
     given = np.asarray(values, dtype=np.float64)
     figures = given if lower_is_better else -given
-    best = np.fmin.accumulate(figures, axis=0)
+    sets = np.zeros(figures.shape, dtype=np.int64) if test_sets is None else np.asarray(test_sets)
     lost = np.full(figures.shape, np.nan)
-    lost[1:] = figures[1:] - best[:-1]
+    for t in range(1, len(figures)):
+        earlier = np.where(sets[:t] == sets[t], figures[:t], np.nan)
+        lost[t] = figures[t] - np.fmin.reduce(earlier, axis=0)
     return lost
 
 

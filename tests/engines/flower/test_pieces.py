@@ -10,16 +10,19 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from torch import nn
 
 from coreplay.coordination import Server
-from coreplay.engines.flower import Memory, keeper
+from coreplay.engines.flower import Memory, choose_jointly, keeper, next_period
 from coreplay.engines.flower.claim import alone
 from coreplay.engines.flower.letters import Letter, is_shared
 from coreplay.engines.flower.node import BusyError, Node
 from coreplay.engines.flower.rounds import is_finite, is_whole
-from coreplay.replay import path_for
+from coreplay.errors import InputError
+from coreplay.federated.engine import EngineError
+from coreplay.replay import Store, path_for
+from tests.engines.flower.nodes import Nodes
 
 
 def losses(model, data):
@@ -55,9 +58,9 @@ def period_of_app(memory, period):
 
 def test_a_memory_keeps_samples_over_periods_and_over_runs_of_the_app(tmp_path):
     context = Context(1, 2, {"client-id": "../ann", "state": str(tmp_path)}, RecordDict(), {})
-    for _ in range(2):  # the same app again, on the same folder
+    for periods in (range(2), range(2, 4)):  # the app is started again, and goes on
         memory = Memory(context, budget=4, size=64)
-        for period in range(3):
+        for period in periods:
             joined = period_of_app(memory, period)
             assert joined["x"].shape == (16, 3)
             old = joined["y"][12:]
@@ -66,7 +69,130 @@ def test_a_memory_keeps_samples_over_periods_and_over_runs_of_the_app(tmp_path):
             assert all((row == known).all(1).any() for row in joined["x"][12:])
     assert memory.kept() == 4
     (place,) = (entry for entry in tmp_path.iterdir() if entry.is_dir())
-    assert sorted(entry.name for entry in place.iterdir() if entry.is_dir()) == ["2"]
+    assert sorted(entry.name for entry in place.iterdir() if entry.is_dir()) == ["3"]
+
+
+def test_repeated_samples_are_kept_under_keys_of_their_own(tmp_path):
+    """Short texts repeat: a memory keeps them all, under the same keys when the period is chosen again."""
+    memory = Memory(Context(1, 2, {"client-id": "ann", "state": str(tmp_path)}, RecordDict(), {}), budget=20, size=64)
+    same = {"x": torch.ones(5, 3), "y": torch.zeros(5)}
+    arrays = ArrayRecord(nn.Linear(3, 1).state_dict())
+
+    def keys(period):
+        letter = Letter("settle", "app", period, 0, {"talk": "one"}, arrays)
+        assert memory._answer(letter, nn.Linear(3, 1), losses, same).facts == {"kept": 5 * (period + 1)}
+        with memory._store() as store:
+            return [item.key for item in store.load("ann").items]
+
+    first = keys(0)
+    assert len(set(first)) == 5
+    assert keys(0) == first
+    second = keys(1)
+    assert len(set(second)) == 10
+    assert second[5:] == first  # what was kept before is still known by its key
+    assert keys(1) == second
+
+
+class App:
+    """An app of somebody's own on nodes in this process; `data` may be changed between calls, as months pass."""
+
+    def __init__(self, nodes, budgets, sizes=None):
+        self.nodes, self.data = nodes, data
+        for k, budget in enumerate(budgets):
+            size = sizes[k] if sizes else 64
+            nodes.add("state", self._answer(budget, size), **{"client-id": f"c{k}"})
+        torch.manual_seed(0)
+        self.arrays = ArrayRecord(nn.Linear(3, 1).state_dict())
+
+    def _answer(self, budget, size):
+        def answer(message, context):
+            shift = int(context.node_config["client-id"][1:])
+
+            def load(period):
+                return {name: values + shift for name, values in self.data(period).items()}
+
+            return Memory(context, budget, size=size).answer(message, nn.Linear(3, 1), losses, load)
+
+        return answer
+
+    def choose(self, period, **options):
+        return choose_jointly(self.nodes.grid, self.arrays, period=period, rounds=2, timeout=20, **options)
+
+    def next(self):
+        return next_period(self.nodes.grid, clients=len(self.nodes.configs), timeout=20)
+
+    def held(self):
+        """Return what each client has on its disk."""
+        found = {}
+        for place in sorted(self.nodes.folder.glob("state/*/buffers.sqlite")):
+            with Store.open(place) as store:
+                found |= {c: (store.load(c).period, store.load(c).items) for c in store.clients()}
+        return found
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    made = Nodes(tmp_path)
+    yield made
+    made.close()
+
+
+def test_an_app_that_is_started_again_goes_on_and_never_loses_a_buffer_unasked(nodes):
+    app = App(nodes, [4, 4, 4])
+    assert app.next() == 0
+    for period in range(3):
+        assert app.choose(period).kept == {"c0": 4, "c1": 4, "c2": 4}
+        assert app.next() == period + 1
+    before = app.held()
+    for wrong in (0, 1, 4):
+        with pytest.raises(InputError, match=f"period = {wrong} .* after period 2; .*period=3 .* fresh=True"):
+            app.choose(wrong)
+    app.data = lambda period: {"x": torch.randn(9, 3), "y": torch.zeros(9)}  # next month, and still period=2
+    assert all("other data" in text for text in refused(app, 2))
+    assert app.held() == before
+    app.data = data
+    assert app.choose(2).problems == []  # the same period once more, as after a crash
+    assert app.held() == before
+    assert app.choose(0, fresh=True).problems == []
+    assert {period for period, _ in app.held().values()} == {0}
+    assert app.next() == 1
+
+
+def refused(app, period):
+    """Return why no client takes part."""
+    with pytest.raises(EngineError) as found:
+        app.choose(period)
+    return str(found.value).split("missing: ")[1].split("; ")
+
+
+def test_a_period_that_was_cut_short_is_done_again_and_a_client_that_missed_one_goes_on(nodes):
+    app = App(nodes, [4, 4, 4])
+    app.choose(0)
+    held = app.held()
+    with Store.open(path_for(nodes.folder / "state", "c2").with_suffix("") / "buffers.sqlite") as store:
+        store.rewind(-1)  # the server was killed before c2 had settled
+    assert app.next() == 1  # most have
+    assert app.choose(0).kept == {"c0": 4, "c1": 4, "c2": 4}
+    assert app.held() == held
+    app.nodes.answers[next(reversed(nodes.configs))] = silent
+    assert set(app.choose(1, quorum=0.5).kept) == {"c0", "c1"}
+
+
+def test_a_client_with_an_odd_sketch_or_budget_is_named_and_the_others_coordinate(nodes):
+    """Also if it is the first in order; it chooses alone."""
+    app = App(nodes, [1, 11, 1, 1], sizes=[2, 64, 64, 64])
+    found = app.choose(0)
+    assert found.kept == {"c0": 1, "c1": 11, "c2": 1, "c3": 1}
+    assert [round.latest.answered for round in found.rounds] == [2, 2]
+    first, second = found.problems
+    assert "'c0' takes no part in the coordination: it sketches gradients to 2 numbers, most clients to 64" in first
+    assert "'c1' takes no part in the coordination: it has a budget of 11, at most 10 is allowed" in second
+    assert app.choose(0, largest_budget=11).rounds[0].latest.answered == 3
+
+
+def silent(message, context):
+    reply = Letter.from_record(message.content).reply("", {"error": "not today"})
+    return Message(reply.to_record(), reply_to=message)
 
 
 def test_what_goes_wrong_at_a_client_never_quotes_its_data(tmp_path):
@@ -189,3 +315,15 @@ def test_shared_arrays_are_handed_over_as_buffers_of_their_own():
     vector = Letter.from_record(found).vector
     assert vector.tobytes() == sent.vector.tobytes()
     assert not vector.flags.writeable  # it is in somebody else's memory
+
+
+def test_what_a_memory_writes_is_for_its_user_alone(tmp_path, modes):
+    context = Context(1, 2, {"client-id": "ann", "state": str(tmp_path / "state")}, RecordDict(), {})
+    memory = Memory(context, budget=4, size=64)
+    period_of_app(memory, 0)
+    found = modes(tmp_path)
+    del found["."]
+    assert {mode for name, mode in found.items() if (tmp_path / name).is_dir()} == {0o700}
+    samples = [name for name in found if name.endswith((".sqlite", ".safetensors", ".bin"))]
+    assert len(samples) >= 3
+    assert {found[name] for name in samples} == {0o600}

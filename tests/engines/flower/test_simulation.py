@@ -12,6 +12,8 @@ import pytest
 
 from coreplay.coordination import Contribution
 from coreplay.engines import LocalEngine, prepare, run
+from coreplay.engines.flower.deployment import free_port
+from coreplay.engines.flower.environment import environment
 from tests.engines.flower.common import client_stores, command, config, digits, kept, left_of, lines, metrics, python
 
 pytestmark = pytest.mark.flower
@@ -191,24 +193,38 @@ def test_ctrl_c_stops_ray_and_everything_else(tmp_path):
     assert left_of(process.pid) == ""
 
 
-def test_the_example_learns_with_its_memory_and_adds_at_most_twenty_lines(tmp_path):
+@pytest.fixture
+def flwr(tmp_path):
+    """Call `flwr run` on a simulation of this test's own; the SuperLink that it starts is ended with the test."""
+    home = tmp_path / "flwr"
+    ports = {name: str(free_port()) for name in ("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "FLWR_LOCAL_CONTROL_API_PORT")}
+    surroundings = environment(home) | ports | {"COREPLAY_STATE": str(tmp_path / "state")}
+    size = ["--federation-config", "num-supernodes=4 client-resources-num-cpus=1", "--stream"]
+
+    def call(app, settings):
+        given = ["flwr", "run", str(app), "local", *size, "--run-config", settings]
+        done = subprocess.run(given, env=surroundings, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout + done.stderr
+
+    yield call
+    found = subprocess.run(["pgrep", "-f", f"flower-superlink.*{home}"], capture_output=True, text=True, check=False)
+    for process in found.stdout.split():
+        os.kill(int(process), signal.SIGTERM)
+
+
+def test_the_example_goes_on_where_it_stopped_and_adds_at_most_twenty_lines(tmp_path, flwr):
+    """Two periods, and when the app is started again the third; the digits of the first are still known."""
     place = ROOT / "examples" / "flower_pytorch"
     added = sum("# replay" in line for path in place.glob("*.py") for line in path.read_text().splitlines())
     assert 5 < added <= 20
-    script = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from coreplay.engines.flower.environment import quiet
-quiet()
-from flwr.simulation import run_simulation
-import client_app, server_app
-resources = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2, "log_to_driver": False}}
-run_simulation(server_app.app, client_app.app, 4, backend_config=resources)
-"""
-    surroundings = os.environ | {"COREPLAY_STATE": str(tmp_path / "state"), "PYTHONPATH": str(place)}
-    done = python(script, str(place), env=surroundings)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "period 2: kept 120 samples" in done.stdout
-    found = done.stdout.split("accuracy", 1)[1]
-    first = float(found.split("'accuracy_0': ")[1].split(",")[0])
-    assert first > 0.5  # without replay the digits of the first period are forgotten
+    model = f"model='{tmp_path / 'model.pt'}'"
+    first = flwr(place, f"periods=2 {model}")
+    assert "DEPRECATED" not in first
+    assert "period 1: kept 120 samples" in first
+    second = flwr(place, model)
+    assert "period 2: kept 120 samples" in second
+    assert "period 0" not in second
+    found = second.rsplit("accuracy {", 1)[1]
+    known = float(found.split("'accuracy_0': ")[1].split(",")[0])
+    assert known > 0.5  # without replay the digits of the first period are forgotten

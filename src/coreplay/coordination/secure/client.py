@@ -2,8 +2,10 @@
 
     advertise()                  → keys
     share(roster)                → shares, sealed for each other client
-    mask(vector, inbox)          → the masked vector
+    mask(vector, inbox)          → the masked vector; `ShareError` names those whose shares are wrong
     reveal(request)              → shares of what the server needs to take the masks off the sum
+
+`answer` does the last three from bytes to bytes, whatever carries them.
 
 Two kinds of mask (Bonawitz et al. 2017): one with each other client, which cancel in the sum, and one of its own. For
 each client the others give the server *either* the key of the pairwise masks (it dropped out) *or* the seed of its own
@@ -24,6 +26,7 @@ from coreplay import wire
 from coreplay.coordination.secure import shamir
 from coreplay.coordination.secure.masks import add_masks, agree, scale_of, to_words
 from coreplay.coordination.secure.messages import (
+    Complaint,
     Inbox,
     Keys,
     Masked,
@@ -40,6 +43,8 @@ from coreplay.errors import InputError
 SLACK = 1e-3
 NONCE = bytes(12)  # every sealing key seals one message only
 SEALED_BYTES = 2 * shamir.SHARE_BYTES + 16
+DIGEST_BYTES = 16  # of one share
+STEPS = ("share", "mask", "reveal")
 
 _STATE: dict[str, type] = {
     "run": str,
@@ -52,6 +57,14 @@ _STATE: dict[str, type] = {
     "held": dict,
     "revealed": bool,
 }
+
+
+class ShareError(InputError):
+    """Shares that can't be opened, or are not those of the published digests; `accused` names who sent them."""
+
+    def __init__(self, accused: list[str]) -> None:
+        super().__init__("; ".join(f"shares from client {name!r} were changed on the way" for name in accused))
+        self.accused = accused
 
 
 class SecureClient:
@@ -106,16 +119,17 @@ class SecureClient:
         points = range(1, len(names) + 1)
         seeds = shamir.split(self._seed, roster.threshold, points)
         keys = shamir.split(self._mask_key.private_bytes_raw(), roster.threshold, points)
-        sealed = {}
+        sealed, digests = {}, {}
         for point, peer in enumerate(names, 1):
             pair = seeds[point] + keys[point]
+            digests[peer] = share_digest(seeds[point]) + share_digest(keys[point])
             if peer == self.name:
                 self._own = pair
             else:
                 key = self._sealing_key(roster, self.name, peer)
                 sealed[peer] = AESGCM(key).encrypt(NONCE, pair, None).hex()
         self._roster = roster
-        return Shares(*self._stamp, self.name, commitment(self._seed), sealed)
+        return Shares(*self._stamp, self.name, commitment(self._seed), sealed, digests)
 
     def mask(self, vector: NDArray[Any], inbox: Inbox) -> Masked:
         """Return the vector under its masks, with those clients whose shares have come."""
@@ -130,7 +144,10 @@ class SecureClient:
         length = norm(vector)
         if not length <= self.bound * (1 + SLACK):
             raise InputError(f"vector of client {self.name!r} has norm {length:.6g}: at most {self.bound:g} is allowed")
-        held = {peer: self._open(roster, peer, inbox.sealed[peer]) for peer in peers}
+        opened = {peer: self._open(roster, peer, inbox) for peer in sorted(peers)}
+        held = {peer: pair for peer, pair in opened.items() if pair is not None}
+        if len(held) < len(peers):
+            raise ShareError([peer for peer, pair in opened.items() if pair is None])
         words = to_words(vector, scale_of(roster.limit * (1 + SLACK), len(roster.masks)))
         plus, minus = [self._seed], list[bytes]()
         for peer in sorted(peers):
@@ -155,6 +172,17 @@ class SecureClient:
         seeds = {peer: pair[:half].hex() for peer, pair in self._held.items() if peer in survivors}
         keys = {peer: pair[half:].hex() for peer, pair in self._held.items() if peer not in survivors}
         return Reveal(*self._stamp, self.name, seeds, keys)
+
+    def answer(self, step: str, data: bytes, vector: NDArray[Any]) -> bytes:
+        """Take one of the `STEPS` on the server's message; the vector is needed for "mask" alone."""
+        if step == "share":
+            return self.share(Roster.from_bytes(data)).to_bytes()
+        if step == "reveal":
+            return self.reveal(Request.from_bytes(data)).to_bytes()
+        try:
+            return self.mask(vector, Inbox.from_bytes(data)).to_bytes()
+        except ShareError as error:
+            return Complaint(*self._stamp, self.name, error.accused).to_bytes()
 
     def state(self) -> bytes:
         """Return everything, secrets included, for a client that lives in a fresh process for each message.
@@ -200,12 +228,15 @@ class SecureClient:
             raise InputError(f"client {self.name!r} has not shared its secrets yet: {message.kind} comes too early")
         return self._roster
 
-    def _open(self, roster: Roster, peer: str, sealed: Any) -> bytes:
+    def _open(self, roster: Roster, peer: str, inbox: Inbox) -> bytes | None:
+        """Return the shares that a peer sent; None if they are not what it published."""
         key = self._sealing_key(roster, peer, self.name)
         try:
-            return AESGCM(key).decrypt(NONCE, unhex(sealed, SEALED_BYTES, "sealed share"), None)
-        except InvalidTag:
-            raise InputError(f"shares from client {peer!r} were changed on the way") from None
+            pair = AESGCM(key).decrypt(NONCE, unhex(inbox.sealed[peer], SEALED_BYTES, "sealed share"), None)
+        except (InvalidTag, InputError):
+            return None
+        half = shamir.SHARE_BYTES
+        return pair if share_digest(pair[:half]) + share_digest(pair[half:]) == inbox.digests.get(peer) else None
 
     def _sealing_key(self, roster: Roster, sender: str, receiver: str) -> bytes:
         other = receiver if sender == self.name else sender
@@ -222,6 +253,14 @@ def pair_key(private: X25519PrivateKey, roster: Roster, owner: str, peer: str) -
 def commitment(seed: bytes) -> str:
     """Return the digest by which a seed put together from shares is known to be the right one."""
     return hashlib.sha256(b"coreplay seed" + seed).hexdigest()
+
+
+def share_digest(share: bytes) -> str:
+    """Return the digest by which everybody knows a share that is revealed later; it tells nothing of the share.
+
+    A share is a random number of 521 bits, so there is nothing to guess.
+    """
+    return hashlib.blake2b(share, digest_size=DIGEST_BYTES, person=b"coreplay share").hexdigest()
 
 
 def _purpose(what: str, roster: Roster, first: str, second: str) -> str:

@@ -1,6 +1,6 @@
-"""What passes in a secure sum, in this order: keys, roster, shares, inbox, masked, request, reveal."""
+"""What passes in a secure sum, in this order: keys, roster, shares, inbox, masked or complaint, request, reveal."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self, get_origin, get_type_hints
 
 import numpy as np
@@ -83,21 +83,35 @@ class Roster(Stamped):
 
 @dataclass(frozen=True, eq=False)
 class Shares(Stamped):
-    """A client's secrets in shares, each sealed for one other client, and a commitment to the seed of its own mask."""
+    """A client's secrets in shares, each sealed for one other client, and what they can be checked against.
+
+    `commitment` is the digest of the seed of its own mask, `digests` has those of the two shares of each client.
+    """
 
     kind: ClassVar[str] = "shares"
     client: str
     commitment: str
     sealed: dict[str, str]
+    digests: dict[str, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Inbox(Stamped):
-    """The sealed shares that the others sent to one client."""
+    """The sealed shares that the others sent to one client, and the digests that they published of them."""
 
     kind: ClassVar[str] = "inbox"
     client: str
     sealed: dict[str, str]
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Complaint(Stamped):
+    """Whose shares a client could not open, or are not those of the digests: it sends no vector."""
+
+    kind: ClassVar[str] = "complaint"
+    client: str
+    accused: list[str]
 
 
 @dataclass(frozen=True, eq=False)

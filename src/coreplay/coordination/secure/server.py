@@ -5,19 +5,31 @@
     receive(masked) …  request()       → to all who answered
     receive(reveal) …  total()         → the sum of those who answered, and who they are
 
-A client may fall silent anywhere. Below the threshold the sum cannot be had, and `ThresholdError` says so.
+A client may fall silent anywhere. Below the threshold the sum cannot be had, and `ThresholdError` says so. What a
+client sends is checked when it comes; `culprits` names those who sent something wrong. Where an error leaves culprits
+behind, the sum can be done again without them (`exchange.add_securely`).
 """
 
+import math
 from collections.abc import Mapping
+from statistics import median_low
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from coreplay.coordination.secure import shamir
-from coreplay.coordination.secure.client import SLACK, commitment, pair_key
+from coreplay.coordination.secure.client import (
+    DIGEST_BYTES,
+    SEALED_BYTES,
+    SLACK,
+    commitment,
+    pair_key,
+    share_digest,
+)
 from coreplay.coordination.secure.masks import add_masks, agree, from_words, scale_of
 from coreplay.coordination.secure.messages import (
+    Complaint,
     Inbox,
     Keys,
     Masked,
@@ -27,13 +39,19 @@ from coreplay.coordination.secure.messages import (
     Shares,
     unhex,
 )
+from coreplay.coordination.total import norm
 from coreplay.errors import InputError
 
-Upward = Keys | Shares | Masked | Reveal
+Upward = Keys | Shares | Masked | Complaint | Reveal
+COARSE = 0.01  # share of the median bound that the rounding of one vector may have
 
 
 class ThresholdError(InputError):
     """Too few clients are left to have the sum: nothing about any of them was learnt."""
+
+
+class ImpossibleSumError(InputError):
+    """The sum is longer than its vectors can be: a client ignored its bound, and nobody can see which one."""
 
 
 class SecureServer:
@@ -90,7 +108,11 @@ class SecureServer:
                 f"threshold must be more than half of the {len(self.bounds)} clients, and not more than all: "
                 f"got {self.threshold}"
             )
+        for problem in coarse(self.bounds, dimension).values():
+            raise InputError(problem)
+        self.culprits: dict[str, str] = {}  # client: what was wrong
         self._keys: dict[str, Keys] = {}
+        self._complaints: dict[str, set[str]] = {}
         self._shares: dict[str, Shares] = {}
         self._answered: set[str] = set()
         self._reveals: dict[str, Reveal] = {}
@@ -116,16 +138,19 @@ class SecureServer:
         if message.client not in self.bounds:
             raise InputError(f"client {message.client!r} is not in this sum")
         if isinstance(message, Keys):
-            for key in (message.masks, message.shares):  # one bad key in the roster would stop everybody
-                agree(X25519PrivateKey.generate(), unhex(key, 32, f"key of client {message.client!r}"), "check")
-            if self._roster is None:
-                self._keys.setdefault(message.client, message)
+            self._take_keys(message)
         elif isinstance(message, Shares):
             self._take_shares(message)
         elif isinstance(message, Masked):
             self._take_masked(message)
-        elif self._request is not None and message.client in self._answered:
-            self._reveals.setdefault(message.client, message)
+        elif isinstance(message, Complaint):
+            self._take_complaint(message)
+        else:
+            self._take_reveal(message)
+
+    def blame(self, client: str, reason: str) -> None:
+        """Name a client that sent something wrong; the first reason stays."""
+        self.culprits.setdefault(client, reason)
 
     def roster(self) -> Roster:
         """Close the gathering of keys."""
@@ -142,19 +167,24 @@ class SecureServer:
         if self._sharers is None:
             self._enough(len(self._shares), "sent shares")
             self._sharers = sorted(self._shares)
-        sealed = {peer: self._shares[peer].sealed[name] for peer in self._sharers if peer != name}
-        return Inbox(*self._stamp, name, sealed)
+        others = [peer for peer in self._sharers if peer != name]
+        sealed = {peer: self._shares[peer].sealed[name] for peer in others}
+        return Inbox(*self._stamp, name, sealed, {peer: self._shares[peer].digests[name] for peer in others})
 
     def request(self) -> Request:
-        """Close the gathering of vectors."""
+        """Close the gathering of vectors; `InputError` if complaints name culprits."""
         if self._request is None:
+            self._judge()
             self._enough(len(self._answered), "sent a vector")
             self._request = Request(*self._stamp, self.survivors)
         return self._request
 
     def total(self) -> NDArray[np.float32]:
         """Take the masks off and return the sum of the survivors' vectors."""
-        self._enough(len(self._reveals), "revealed their shares")
+        if len(self._reveals) < self.threshold:
+            raise ThresholdError(
+                f"shares of {len(self._reveals)} clients do not give the sum: the threshold is {self.threshold}"
+            )
         roster, sharers = self.roster(), self._sharers or []
         dropped = [name for name in sharers if name not in self._answered]
         seeds = [self._seed(name) for name in self.survivors]
@@ -167,15 +197,96 @@ class SecureServer:
                 (minus if survivor < name else plus).append(key)
         words = self._words.copy()
         add_masks(words, plus, minus)
-        return from_words(words, scale_of(roster.limit * (1 + SLACK), len(roster.masks)))
+        scale = scale_of(roster.limit * (1 + SLACK), len(roster.masks))
+        total = from_words(words, scale)
+        most = sum(self.bounds[name] for name in self.survivors)
+        rounding = len(self.survivors) * math.sqrt(len(total)) / scale
+        if not norm(total) <= most * (1 + SLACK) + rounding:
+            raise ImpossibleSumError(
+                f"the sum has norm {norm(total):.6g}: at most {most:g} is possible, so a client ignored its bound"
+            )
+        return total
+
+    def _take_keys(self, message: Keys) -> None:
+        if self._roster is not None:
+            return
+        given = [unhex(key, 32, f"key of client {message.client!r}") for key in (message.masks, message.shares)]
+        for key in given:  # one bad key in the roster would stop everybody
+            agree(X25519PrivateKey.generate(), key, "check")
+        others = {
+            bytes.fromhex(key)
+            for keys in self._keys.values()
+            if keys.client != message.client
+            for key in (keys.masks, keys.shares)
+        }
+        if given[0] == given[1] or not others.isdisjoint(given):
+            raise InputError(f"client {message.client!r} sent a key twice, or that of another client")
+        self._keys.setdefault(message.client, message)
 
     def _take_shares(self, message: Shares) -> None:
         if self._roster is None or self._sharers is not None:
             return
-        others = set(self._roster.masks) - {message.client}
-        if message.client not in self._roster.masks or set(message.sealed) != others:
-            raise InputError(f"client {message.client!r} must send one share to each other client of the roster")
-        self._shares.setdefault(message.client, message)
+        name, everybody = message.client, set(self._roster.masks)
+        if name not in everybody or set(message.sealed) != everybody - {name} or set(message.digests) != everybody:
+            raise InputError(f"client {name!r} must send one share to each other client of the roster")
+        unhex(message.commitment, 32, f"commitment of client {name!r}")
+        for values, length in ((message.sealed, SEALED_BYTES), (message.digests, 2 * DIGEST_BYTES)):
+            for value in values.values():
+                unhex(value, length, f"share of client {name!r}")
+        self._shares.setdefault(name, message)
+
+    def _take_complaint(self, message: Complaint) -> None:
+        name, accused = message.client, set(message.accused)
+        if self._request is not None or self._sharers is None or name in self._answered:
+            return
+        if name not in self._sharers or not accused or not accused <= set(self._sharers) - {name}:
+            raise InputError(f"complaint of client {name!r} names nobody who sent it shares")
+        self._complaints.setdefault(name, accused)
+
+    def _take_reveal(self, message: Reveal) -> None:
+        """Count a client's shares if they are those that their owners published; else name the client."""
+        name = message.client
+        if self._request is None or name not in self._answered or name in self._reveals:
+            return
+        dropped = set(self._sharers or []) - self._answered
+        if set(message.seeds) != self._answered or set(message.keys) != dropped:
+            self.blame(name, "revealed shares of other clients than it was asked for")
+            return
+        for shares, part in ((message.seeds, 0), (message.keys, 1)):
+            for owner, share in shares.items():
+                digest = self._shares[owner].digests[name][2 * DIGEST_BYTES * part :][: 2 * DIGEST_BYTES]
+                try:
+                    right = share_digest(unhex(share, shamir.SHARE_BYTES, "share")) == digest
+                except InputError:
+                    right = False
+                if not right:
+                    self.blame(name, f"revealed a wrong share of client {owner!r}")
+                    return
+        self._reveals[name] = message
+
+    def _judge(self) -> None:
+        """Find out from the complaints whose shares are wrong.
+
+        Whoever is in several of them sent wrong shares, or complains without cause. Of a single one nobody can say who
+        is to blame: the sum goes on without the client that complained, or, where too few are left, without both.
+        """
+        pairs = {frozenset((name, peer)) for name, accused in self._complaints.items() for peer in accused}
+        guilty = []
+        while pairs:
+            counts = {name: sum(name in pair for pair in pairs) for name in sorted(set().union(*pairs))}
+            worst = max(counts, key=lambda name: counts[name])
+            if counts[worst] == 1:
+                break
+            self.blame(worst, f"sent shares that {counts[worst]} clients can't use, or complained of theirs")
+            guilty.append(worst)
+            pairs = {pair for pair in pairs if worst not in pair}
+        if guilty:
+            raise InputError(f"shares are wrong: {', '.join(map(repr, guilty))} must be left out")
+        if len(self._answered) < self.threshold:
+            for pair in pairs:
+                first, second = sorted(pair)
+                self.blame(first, f"and {second!r}: one sent wrong shares to the other, or complained without cause")
+                self.blame(second, f"and {first!r}: one sent wrong shares to the other, or complained without cause")
 
     def _take_masked(self, message: Masked) -> None:
         name = message.client
@@ -191,27 +302,54 @@ class SecureServer:
 
     def _seed(self, name: str) -> bytes:
         seed = self._join(name, "seeds")
-        if commitment(seed) != self._shares[name].commitment:
-            raise InputError(f"shares of client {name!r} do not give its seed: one of them is wrong")
+        if seed is None or commitment(seed) != self._shares[name].commitment.lower():
+            self.blame(name, "sent shares that do not give its seed")
+            raise InputError(f"shares of client {name!r} do not give its seed: it must be left out")
         return seed
 
     def _private(self, name: str) -> X25519PrivateKey:
-        private = X25519PrivateKey.from_private_bytes(self._join(name, "keys"))
-        if private.public_key().public_bytes_raw().hex() != self._keys[name].masks:
-            raise InputError(f"shares of client {name!r} do not give its key: one of them is wrong")
+        joined = self._join(name, "keys")
+        private = None if joined is None else X25519PrivateKey.from_private_bytes(joined)
+        public = bytes.fromhex(self._keys[name].masks)
+        if private is None or private.public_key().public_bytes_raw() != public:
+            self.blame(name, "sent shares that do not give its key")
+            raise InputError(f"shares of client {name!r} do not give its key: it must be left out")
         return private
 
-    def _join(self, name: str, what: str) -> bytes:
+    def _join(self, name: str, what: str) -> bytes | None:
+        """Put a secret together; None if its owner's shares do not fit together, since all are as it published them."""
         points = {peer: point for point, peer in enumerate(self.roster().masks, 1)}
         shares = {}
         for sender in sorted(self._reveals)[: self.threshold]:
-            table = getattr(self._reveals[sender], what)
-            shares[points[sender]] = unhex(table.get(name), shamir.SHARE_BYTES, f"share from {sender!r}")
-        return shamir.join(shares)
+            shares[points[sender]] = bytes.fromhex(getattr(self._reveals[sender], what)[name])
+        try:
+            return shamir.join(shares)
+        except InputError:
+            return None
 
     def _enough(self, count: int, what: str) -> None:
         if count < self.threshold:
             raise ThresholdError(f"{count} clients {what}: the threshold is {self.threshold}, so there is no sum")
+
+
+def coarse(bounds: Mapping[str, float], dimension: int) -> dict[str, str]:
+    """Return the clients whose bound is so large that the vectors of the others would be rounded away, and why.
+
+    >>> list(coarse({"a": 5.0, "b": 5.0, "c": 2.0**38}, 4096))
+    ['c']
+    """
+    rest, found = dict(bounds), dict[str, str]()
+    while len(rest) > 1:
+        largest, usual = max(rest, key=lambda name: rest[name]), median_low(rest.values())
+        rounding = math.sqrt(dimension) / 2 / scale_of(sum(rest.values()), len(rest))
+        if rounding <= COARSE * usual or rest[largest] <= usual:
+            break
+        found[largest] = (
+            f"client {largest!r} has a bound of {rest[largest]:g}, the median is {usual:g}: in fixed point the vectors "
+            "of the others would be rounded away"
+        )
+        del rest[largest]
+    return found
 
 
 def default_threshold(clients: int) -> int:

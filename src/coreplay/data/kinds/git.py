@@ -4,6 +4,7 @@ Anybody with a few repositories has a real stream with real users and real times
 address or full name and replaced by pseudonyms; links, addresses and names are scrubbed from the texts.
 """
 
+import os
 import re
 import secrets
 import subprocess
@@ -25,6 +26,12 @@ _BOT = re.compile(r"\[bot\]|\bbot\b|-bot\b|dependabot|renovate|greenkeeper|\bci\
 _NOISE = re.compile(r"^(fixup!|squash!|amend!|merge\b|revert \"?merge\b)", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*\((?:#|GH-|gh-)\d+\)")
 _TRAILER = re.compile(r"^[A-Za-z-]+-by:\s*(.+?)\s*<", re.IGNORECASE)
+
+# a repository's own configuration may name commands: these settings replace them, and no object is fetched
+_HARMLESS = [f"core.{name}" for name in ("hooksPath=/dev/null", "fsmonitor=false", "sshCommand=false")]
+_HARMLESS += ["log.showSignature=false", "mailmap.file="]
+_OFFLINE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
+PATIENCE = 600  # seconds
 
 
 @dataclass(frozen=True)
@@ -81,23 +88,41 @@ def git(
 
 
 def log(path: Path) -> list[Commit]:
-    """Read the history of one repository, oldest last, with names joined as its .mailmap says."""
+    """Read the history of one repository, oldest last, with names joined as its .mailmap says.
+
+    The repository may be a stranger's, and its configuration may name commands: none of them is run, and nothing is
+    fetched.
+    """
     shape = "%at%x1f%aE%x1f%aN%x1f%cN%x1f%s%x1f%b"
-    command = ["git", "-C", str(path), "-c", "log.showSignature=false", "log"]
+    command = ["git", "--no-pager", "-C", str(path)]
+    command += [part for setting in _HARMLESS for part in ("-c", setting)]
+    command += ["log", "--no-patch", "--no-ext-diff", "--no-textconv", "--no-notes"]
     command += ["--no-merges", "--use-mailmap", "--no-color", "-z", "--encoding=UTF-8", f"--format={shape}"]
     try:
-        done = subprocess.run(command, capture_output=True, check=False)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env=os.environ | _OFFLINE,
+            timeout=PATIENCE,
+        )
     except FileNotFoundError:
         raise InputError("git is not installed: install it to read repositories") from None
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{path}: git did not end within {PATIENCE} s: is the repository damaged?") from None
     if done.returncode:
-        reason = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise InputError(f"{path}: git can't read it: {reason}")
+        said = done.stderr.decode("utf-8", "replace").splitlines() or ["it does not say why"]
+        raise InputError(f"{path}: git can't read it: {next((line for line in said if 'fatal:' in line), said[0])}")
     name = path.resolve().name.removesuffix(".git")
-    return [_commit(record, name) for record in done.stdout.decode("utf-8", "replace").split("\0") if record]
+    records = [record for record in done.stdout.decode("utf-8", "replace").split("\0") if record]
+    return [_commit(record, name, f"{path}: commit {k}") for k, record in enumerate(records, 1)]
 
 
-def _commit(record: str, repository: str) -> Commit:
+def _commit(record: str, repository: str, where: str) -> Commit:
     seconds, email, name, committer, subject, body = record.split("\x1f", 5)
+    if not re.fullmatch(r"-?\d{1,18}", seconds):  # a commit that git itself would not write
+        raise InputError(f"{where} has no author or no time: leave this repository out")
     named = [match[1] for line in body.splitlines() if (match := _TRAILER.match(line))]
     return Commit(int(seconds), email.lower(), name, subject, repository, (committer, *named))
 

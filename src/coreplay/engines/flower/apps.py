@@ -110,4 +110,4 @@ def conduct(
         )
         engine.wait(clients or config.engine.clients, watch)
         check(config, engine.roll)
-        return Conductor(config, engine.roll, things.task, engine, place, things.start, watched).run()
+        return Conductor(config, engine.roll, things.task, engine, place, things.start, things.trainable, watched).run()

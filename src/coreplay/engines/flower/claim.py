@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coreplay.engines.flower.node import BusyError, Node
-from coreplay.files import write_text
+from coreplay.files import make_folder, write_text
 from coreplay.replay import path_for
 
 PATIENCE = 30.0  # seconds that another process gets to end
@@ -23,7 +23,7 @@ LOOK = 0.1
 def alone(node: Node, patience: float = PATIENCE) -> Iterator[None]:
     """Hold the lock of the client's state; the system frees it when the process ends, however that happens."""
     place = _beside(node, ".lock")
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(place.parent, private=True)
     with place.open("ab") as file:
         until = time.monotonic() + patience
         while True:

@@ -15,7 +15,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
-from coreplay.engines.flower.letters import Letter
+from coreplay.engines.flower.letters import Letter, size_of
 from coreplay.errors import InputError
 from coreplay.federated.engine import EngineError
 
@@ -25,6 +25,7 @@ QUERY = "query.coreplay"
 CATEGORIES = {"train": "train", "evaluate": "evaluate"}  # by what a letter asks; all else are queries
 LONGEST_REASON = 300
 TRIES = 3  # times that a node is asked who it is
+SMALL = 2**20  # bytes that an answer may have besides what it is known to bring
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class _Sent:
     letter: Letter
     patience: float
     until: float
+    longest: int
 
 
 class Courier:
@@ -134,12 +136,24 @@ class Courier:
         self._overdue.pop(client, None)
         return before != node
 
-    def carry(self, letters: Mapping[str, Letter]) -> Iterator[Answer]:
-        """Carry letters to clients; one answer each, in the order of the letters."""
-        yield from self._carry(letters, self.nodes, self.timeout, strict=True)
+    def carry(self, letters: Mapping[str, Letter], expected: int = 0) -> Iterator[Answer]:
+        """Carry letters to clients; one answer each, in the order of the letters.
+
+        An answer may bring `expected` bytes and a little more; a longer one is refused unread.
+        """
+        yield from self._carry(letters, self.nodes, self.timeout, strict=True, longest=expected + SMALL)
+
+    def stopped(self, seconds: float) -> bool:
+        """Wait, and say whether another thread has ended the run meanwhile."""
+        return self._stop.wait(seconds)
 
     def _carry(
-        self, letters: Mapping[str, Letter], nodes: Mapping[str, int], patience: float, strict: bool
+        self,
+        letters: Mapping[str, Letter],
+        nodes: Mapping[str, int],
+        patience: float,
+        strict: bool,
+        longest: int = SMALL,
     ) -> Iterator[Answer]:
         waiting = deque(letters.items())
         order = deque(letters)
@@ -158,7 +172,7 @@ class Courier:
                 numbers = list(self._grid.push_messages([message]))
                 del message
                 if numbers and numbers[0]:
-                    sent[numbers[0]] = _Sent(client, letter, patience, time.monotonic() + patience)
+                    sent[numbers[0]] = _Sent(client, letter, patience, time.monotonic() + patience, longest)
                 else:
                     found[client] = Answer(client, None, "is not reachable: Flower took no message for its node")
             news = self._pull(sent, found, strict)
@@ -207,6 +221,9 @@ class Courier:
 def _read(message: Message, sent: _Sent, strict: bool) -> Answer:
     if message.has_error():
         return Answer(sent.client, None, f"failed: {_short(message.error.reason)} (code {message.error.code})")
+    size = size_of(message.content)
+    if size > sent.longest:
+        return Answer(sent.client, None, f"sent {size} bytes: at most {sent.longest} are possible")
     try:
         letter = Letter.from_record(message.content)
     except InputError as error:

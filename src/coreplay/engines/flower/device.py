@@ -25,9 +25,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from coreplay.coordination.secure.client import STEPS
 from coreplay.data import FederatedStream, load
 from coreplay.engines.flower.claim import mark
-from coreplay.engines.flower.dialogue import STEPS, Dialogue, Half, forget_before
+from coreplay.engines.flower.dialogue import Dialogue, Half, forget_before
 from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.node import Node, RefusedError
 from coreplay.federated.config import Config
@@ -35,7 +36,7 @@ from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.pools import ClientPool, kept_buffer
 from coreplay.federated.sampling import sample_clients
 from coreplay.federated.site import Site
-from coreplay.files import read_json, replacing, write_json, write_text
+from coreplay.files import make_folder, read_json, replacing, write_json, write_text
 from coreplay.replay import Buffer, Store, path_for
 from coreplay.tasks import Task, make
 
@@ -99,13 +100,15 @@ class Device:
             files[option] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
             if not self._shared(files[option]).exists():
                 write_text(self._shared(files[option]), text)
+        make_folder(self._folder, private=True)
         write_json(self._folder / "config.json", {"config": letter.facts["config"], "files": files})
         things = self._things
         with Store.open(self._folder / "buffers.sqlite") as store:
             store.rewind(letter.facts["until"])
-            kept = len(store.load(self._client).items)
+            buffer = store.load(self._client)
         train, test = (things.stream.counts(split)[self._number].tolist() for split in ("train", "test"))
-        facts = {"train": train, "test": test, "kept": kept, "mark": mark(self._node)}
+        held = {"kept": len(buffer.items), "held": buffer.period}
+        facts = {"train": train, "test": test, "mark": mark(self._node)} | held
         return letter.reply(self._client, facts)
 
     @property
@@ -153,9 +156,10 @@ class Device:
 
     def _evaluate(self, letter: Letter) -> Letter:
         values, stream = letter.vector, self._things.stream
+        periods = self._things.config.periods or stream.periods
         with Store.open(self._folder / "buffers.sqlite") as store:
             site = self._site(store, letter.period)
-            tallies = [site.tally(stream.samples(self._client, t, "test"), values) for t in range(stream.periods)]
+            tallies = [site.tally(stream.samples(self._client, t, "test"), values) for t in range(periods)]
         facts = {"totals": [tally.total for tally in tallies], "weights": [tally.weight for tally in tallies]}
         return letter.reply(self._client, facts)
 
@@ -202,7 +206,7 @@ class Device:
             digest = hashlib.sha256(values.data).hexdigest()
             if not known.exists() or known.read_text(encoding="utf-8") != digest:
                 shutil.rmtree(folder, ignore_errors=True)  # gradients of another model, from before a resume
-                with replacing(place) as temporary:
+                with replacing(place, private=True) as temporary:
                     save_file({"values": values}, temporary)
                 write_text(known, digest)
             return values

@@ -8,6 +8,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 from coreplay.coordination import Broadcast, Client, Contribution
 from coreplay.coordination.messages import NEVER
 from coreplay.coordination.secure import SecureClient
-from coreplay.coordination.secure.messages import Inbox, Request, Roster
+from coreplay.coordination.secure.client import STEPS
+from coreplay.coordination.secure.exchange import ATTEMPTS
 from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.node import RefusedError
 from coreplay.files import replacing
 
 Ints = NDArray[np.int64]
 Half = Callable[[bytes | None], Client]  # makes the client's half from its state
-STEPS = ("share", "mask", "reveal")
 
 
 class Dialogue:
@@ -40,12 +41,15 @@ class Dialogue:
     def contribute(self, letter: Letter, make: Half) -> Letter:
         """Answer a broadcast; under a secure sum, with keys alone: the contribution stays here until it is masked."""
         talk = str(letter.facts.get("talk", "")).encode()
-        if not letter.data or self._read("talk") != talk:  # it begins, perhaps anew after a resume: the past is void
+        attempt: Any = letter.facts.get("attempt", 0)
+        if self._read("talk") != talk or not (letter.data or attempt):  # it begins, perhaps again after a resume
             self._forget("*.bin")
             self._write("talk", talk)
         self._forget_secrets(letter.round)
-        broadcast = Broadcast.from_bytes(letter.data) if letter.data else None
+        if letter.facts["secure"]:
+            self._begin(letter.round, attempt)
         half = make(self._read("state.bin"))
+        broadcast = Broadcast.from_bytes(letter.data, half.pool.dimension) if letter.data else None
         found = half.step(broadcast) if broadcast is not None else half.begin() if half.takes_part else None
         self._write("state.bin", half.state())
         if found is None:
@@ -62,6 +66,21 @@ class Dialogue:
             mine = SecureClient.from_state(kept)
         facts = {"basis": found.basis, "dimension": len(found.vector)}
         return letter.reply(half.name, facts, data=mine.advertise().to_bytes())
+
+    def _begin(self, round: int, attempt: Any) -> None:
+        """Forget the secrets of an earlier attempt at a round's secure sum: each attempt has its own."""
+        if type(attempt) is not int or not 0 <= attempt < ATTEMPTS:
+            raise RefusedError(
+                f"a secure sum is tried {ATTEMPTS} times at most: attempt {str(attempt)[:20]} is refused"
+            )
+        name = f"attempt-{round}.bin"
+        before = int(self._read(name) or b"0")
+        if attempt < before:
+            raise RefusedError(f"attempt {attempt} at this secure sum is over: this client is in attempt {before}")
+        if attempt > before:
+            for kind in ("secure", *STEPS):
+                self._forget(f"{kind}-{round}.bin")
+        self._write(name, str(attempt).encode())
 
     def step(self, letter: Letter) -> Letter:
         """Take one step of a secure sum; another letter for a step that was taken is refused."""
@@ -82,14 +101,10 @@ class Dialogue:
         return letter.reply(half.name, data=answer)
 
     def _act(self, letter: Letter, half: SecureClient) -> bytes:
-        if letter.act == "share":
-            return half.share(Roster.from_bytes(letter.data)).to_bytes()
-        if letter.act == "reveal":
-            return half.reveal(Request.from_bytes(letter.data)).to_bytes()
         found = self._read(f"contribution-{letter.round}.bin")
         if found is None:
             raise RefusedError("this client has lost its contribution")
-        return half.mask(Contribution.from_bytes(found).vector, Inbox.from_bytes(letter.data)).to_bytes()
+        return half.answer(letter.act, letter.data, Contribution.from_bytes(found).vector)
 
     def settle(self, letter: Letter, make: Half) -> Ints:
         """Return what to keep after the last broadcast; without one, what the client chooses alone."""
@@ -97,7 +112,8 @@ class Dialogue:
         if not letter.data:
             return make(None).finish()
         self._same_talk(letter)
-        return make(self._read("state.bin")).finish(Broadcast.from_bytes(letter.data))
+        half = make(self._read("state.bin"))
+        return half.finish(Broadcast.from_bytes(letter.data, half.pool.dimension))
 
     def _same_talk(self, letter: Letter) -> None:
         if self._read("talk") != str(letter.facts.get("talk", "")).encode():
@@ -105,7 +121,7 @@ class Dialogue:
 
     def _forget_secrets(self, round: int = -1) -> None:
         """Remove what was needed for the secure sums of other rounds."""
-        for kind in ("secure", "contribution", *STEPS):
+        for kind in ("secure", "contribution", "attempt", *STEPS):
             self._forget(f"{kind}-*.bin", besides=f"{kind}-{round}.bin")
 
     def _forget(self, pattern: str, besides: str = "") -> None:
@@ -118,8 +134,7 @@ class Dialogue:
         return place.read_bytes() if place.exists() else None
 
     def _write(self, name: str, data: bytes) -> None:
-        with replacing(self._folder / name) as temporary:
-            temporary.chmod(0o600)
+        with replacing(self._folder / name, private=True) as temporary:
             temporary.write_bytes(data)
 
 

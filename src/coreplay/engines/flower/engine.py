@@ -8,7 +8,8 @@ import math
 import time
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -23,11 +24,12 @@ from torch import Tensor
 from coreplay.engines.flower.courier import BEGINNING, Answer, Courier
 from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.rounds import Rounds, is_finite, is_whole
-from coreplay.engines.sums import add_weighted, deal
+from coreplay.engines.sums import Weights, add_weighted, deal
 from coreplay.federated.config import Config
-from coreplay.federated.engine import EngineError, Update, Watch
+from coreplay.federated.engine import EngineError, Evaluation, Update, Watch
 from coreplay.federated.flat import Vector
-from coreplay.federated.site import run_name
+from coreplay.federated.site import contribution_length, run_name
+from coreplay.federated.strategy import ALL
 from coreplay.files import read_json, write_json, write_text
 from coreplay.tasks import Tally, Task
 
@@ -97,15 +99,19 @@ class FlowerEngine(Rounds):
         self._stop = stop or Event()
         courier = Courier(grid, self._hello, timeout=config.engine.timeout, window=window, stop=self._stop)
         number = place.read_text(encoding="utf-8").strip()
-        super().__init__(courier, number, run_name(config), config.engine.quorum)
+        length = contribution_length(config, task.model)
+        super().__init__(courier, number, run_name(config), config.engine.quorum, length)
         if not courier.simulated:  # one that comes later is taken in later: the run does not wait for it
             self.greeting = min(config.engine.timeout, GREETING)
         self.config, self.folder = config, folder
-        self._files = task.files()
+        self._files, self._largest_weight = task.files(), task.largest_weight()
+        self._weights = Weights(config.federated.max_weight_ratio)
         self._until, self._stamp = period, (max(period, 0), 0)
         self._begun = (folder / CLIENTS).exists()
-        known = read_json(folder / CLIENTS) if self._begun else {"train": {}, "test": {}}
+        known = read_json(folder / CLIENTS) if self._begun else {"train": {}, "test": {}, "chosen": {}}
         self.roll = Roll(known["train"], known["test"])
+        self._chosen: dict[str, list[int]] = known["chosen"]  # the periods after which each client chose
+        self._said = {client: (self.roll.train[client], self.roll.test[client]) for client in self.roll.clients}
 
     def _hello(self) -> Letter:
         facts = {"config": self.config.model_dump(mode="json"), "files": self._files}
@@ -113,24 +119,51 @@ class FlowerEngine(Rounds):
 
     def wait(self, wanted: int, watch: Watch) -> None:
         """Wait until so many clients are there; `watch` is told of those who can't take part."""
-        wanted = max(
-            wanted, math.ceil(self.quorum * len(self.roll.clients))
-        )  # when going on, as many as the rounds need
+        # when going on, as many as the rounds need
+        wanted = max(wanted, math.ceil(self.quorum * len(self.roll.clients)))
         patience = max(self.config.engine.timeout, BEGINNING)
         until = time.monotonic() + patience
         while True:
             self.look(watch)
-            if len(self.courier.nodes) >= wanted:
+            if len(self.courier.nodes) >= wanted and (self._begun or self._agreed(watch)):
                 break
             if time.monotonic() > until:
                 raise EngineError(
                     f"{len(self.courier.nodes)} clients are there after {patience:g} s instead of "
                     f"{wanted} (engine.clients): are their SuperNodes running, and do they reach the SuperLink?"
+                    if len(self.courier.nodes) < wanted
+                    else f"the clients' data have different numbers of periods ({self._numbers()}), and no number is "
+                    "that of most clients: say in the configuration how many there are (periods)"
                 )
             if self._stop.wait(LOOK):
                 raise EngineError("the run was stopped")
-        write_json(self.folder / CLIENTS, {"train": self.roll.train, "test": self.roll.test})
         self._begun = True
+        self._remember()
+
+    def _remember(self) -> None:
+        known = {"train": self.roll.train, "test": self.roll.test, "chosen": self._chosen}
+        write_json(self.folder / CLIENTS, known)
+
+    def fingerprint(self) -> str:
+        """Return nothing: each client says what it holds when it says hello."""
+        return ""
+
+    def _agreed(self, watch: Watch) -> bool:
+        """Fill the roll with the clients whose data has as many periods as that of most; say whether there are most."""
+        counts = Counter(len(train) for train, _ in self._said.values())
+        periods, clients = counts.most_common(1)[0]
+        if 2 * clients <= counts.total():
+            return False
+        for client, (train, test) in sorted(self._said.items()):
+            if len(train) == periods:
+                self.roll.train[client], self.roll.test[client] = train, test
+            else:
+                text = f"its data has {len(train)} periods, that of most clients has {periods}"
+                watch({"text": f"client {client!r} can't take part: {text}"})
+        return True
+
+    def _numbers(self) -> str:
+        return ", ".join(f"{client!r}: {len(train)}" for client, (train, _) in sorted(self._said.items()))
 
     def holdings(self) -> None:
         """Say nothing: what a client keeps stays on its disk."""
@@ -141,18 +174,42 @@ class FlowerEngine(Rounds):
         facts, client = answer.letter.facts, answer.client
         train: Any = facts.get("train")
         test: Any = facts.get("test")
-        if not train or not (
-            is_whole(train) and is_whole(test) and is_whole([facts.get("kept")]) and len(train) == len(test)
+        if (
+            not train
+            or not (is_whole(train) and is_whole(test) and is_whole([facts.get("kept")]) and len(train) == len(test))
+            or type(facts.get("held")) is not int
         ):
             return "its counts of samples are no whole numbers"
-        if self.roll.train and len(train) != self.roll.periods:
-            return f"its data has {len(train)} periods, the others have {self.roll.periods}"
+        periods = self.config.periods
+        if periods is not None and len(train) < periods:
+            return f"its data has {len(train)} periods, the configuration says {periods}"
+        train, test = train[:periods], test[:periods]
         if self._begun and client not in self.roll.train:
             return "the run has begun without it"
-        self.roll.train.setdefault(client, train)
-        self.roll.test.setdefault(client, test)
+        if self._begun and len(train) != self.roll.periods:
+            return f"its data has {len(train)} periods, the run has {self.roll.periods}"
+        self._said.setdefault(client, (train, test))
+        most = self.most_kept(client, self._until)
+        if facts["kept"] > most:
+            return f"it says it keeps {facts['kept']} samples: at most {most} are possible"
+        chosen = max((period for period in self._chosen.get(client, []) if period <= self._until), default=-1)
+        if facts["held"] < chosen:
+            return f"its buffer after period {chosen + 1} is gone: restore its state folder"
         self._sizes[client] = facts["kept"]
         return ""
+
+    def most_kept(self, client: str, period: int) -> int:
+        """Return how many samples a client can keep after a period: by what it was offered, and by its budget."""
+        offered, replay = sum(self._said[client][0][: period + 1]), self.config.replay
+        return offered if replay.strategy == ALL else min(offered, replay.budget_of(client, offered))
+
+    def _kept(self, period: int, letters: Mapping[str, Letter], watch: Watch) -> set[str]:
+        kept = super()._kept(period, letters, watch)
+        for client in kept:
+            before = [earlier for earlier in self._chosen.get(client, []) if earlier < period]
+            self._chosen[client] = [*before, period]
+        self._remember()
+        return kept
 
     def rewind(self, period: int) -> None:
         """Nothing is left to do: every client was told when it said hello."""
@@ -164,22 +221,25 @@ class FlowerEngine(Rounds):
         self._until = period - 1
         self.look(watch)
         counts = {client: self.roll.train[client][period] + self._sizes.get(client, 0) for client in clients}
-        groups = deal(counts, self.config.engine.groups)
+        groups, largest = deal(counts, self.config.engine.groups), self._weights.largest(counts)
+        for text in self._weights.warnings(counts):
+            watch({"text": text})
         group_of = {client: k for k, group in enumerate(groups) for client in group}
         letter = Letter("train", self.number, period, round, model=values)
         change, total = np.zeros_like(values), torch.zeros_like(torch.from_numpy(values))
         latest, samples, loss = -1, 0, Tally()
         missing: dict[str, str] = {}
-        for client, answer in self._carry(dict.fromkeys(group_of, letter), watch, missing):
+        for client, answer in self._carry(dict.fromkeys(group_of, letter), watch, missing, values.nbytes):
             problem = _check_trained(answer, values, counts[client])
             if problem:
                 self._refuse(client, problem, watch, missing)
                 continue
             if group_of[client] != latest and latest >= 0:
                 change += total.numpy()
-            add_weighted(total, _tensor(answer.vector), answer.facts["samples"], first=group_of[client] != latest)
+            weight = min(answer.facts["samples"], largest)
+            add_weighted(total, _tensor(answer.vector), weight, first=group_of[client] != latest)
             latest = group_of[client]
-            samples += answer.facts["samples"]
+            samples += weight
             loss += Tally(answer.facts["total"], answer.facts["weight"])
             del answer  # a whole model: not to be kept while the next one is waited for
         if latest >= 0:
@@ -187,7 +247,7 @@ class FlowerEngine(Rounds):
         self.check_quorum(len(group_of), missing, f"training, period {period}, round {round}")
         return Update(change, samples, loss, missing)
 
-    def evaluate(self, values: Vector, watch: Watch) -> list[Tally]:
+    def evaluate(self, values: Vector, watch: Watch) -> Evaluation:
         """Let every client measure the model on its own test samples."""
         self.look(watch)
         asked = [client for client in self.roll.clients if any(self.roll.test[client])]
@@ -195,14 +255,14 @@ class FlowerEngine(Rounds):
         sums = [Tally()] * self.roll.periods
         missing: dict[str, str] = {}
         for client, answer in self._carry(dict.fromkeys(asked, letter), watch, missing):
-            totals: Any = answer.facts.get("totals")
-            weights: Any = answer.facts.get("weights")
-            if not (is_finite(totals, self.roll.periods) and is_finite(weights, self.roll.periods)):
-                self._refuse(client, "sent figures that are no finite numbers", watch, missing)
+            problem = _check_evaluated(answer, self.roll.test[client], self._largest_weight)
+            if problem:
+                self._refuse(client, problem, watch, missing)
                 continue
-            sums = [one + Tally(total, weight) for one, total, weight in zip(sums, totals, weights, strict=True)]
+            told = zip(answer.facts["totals"], answer.facts["weights"], strict=True)
+            sums = [one + Tally(total, weight) for one, (total, weight) in zip(sums, told, strict=True)]
         self.check_quorum(len(asked), missing, "evaluation")
-        return sums
+        return Evaluation(sums, missing)
 
     def choose(self, period: int, clients: Sequence[str], values: Vector, watch: Watch) -> None:
         """Let each client choose alone; it keeps its new buffer itself."""
@@ -215,6 +275,18 @@ def _tensor(values: Vector) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(values)
+
+
+def _check_evaluated(answer: Letter, counts: list[int], largest_weight: float) -> str:
+    """Return what is wrong with a client's sums over its test sets; empty if nothing is."""
+    totals: Any = answer.facts.get("totals")
+    weights: Any = answer.facts.get("weights")
+    if not (is_finite(totals, len(counts)) and is_finite(weights, len(counts))):
+        return f"must send {len(counts)} sums of scores and of weights, all finite"
+    for period, (total, weight, count) in enumerate(zip(totals, weights, counts, strict=True)):
+        if not 0 <= weight <= (count * largest_weight if count else 0) or (total and not weight):
+            return f"sent weight {weight:g} for the {count} test samples of period {period}"
+    return ""
 
 
 def _check_trained(answer: Letter, values: Vector, most: int) -> str:

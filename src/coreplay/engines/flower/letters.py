@@ -123,6 +123,17 @@ class Letter:
         return cls(**values, model=_vector(record) if _VECTOR in record else _arrays(record, ARRAYS))
 
 
+def size_of(record: RecordDict) -> int:
+    """Return how many bytes a letter has, without reading any of them."""
+    head = record.get(_HEAD)
+    values = head.values() if isinstance(head, ConfigRecord) else ()
+    size = sum(len(value) for value in values if isinstance(value, str | bytes | list))
+    for name in (_VECTOR, ARRAYS):
+        arrays = _arrays(record, name) or ArrayRecord()
+        size += sum(a.vector.nbytes if isinstance(a, SharedArray) else len(a.data) for a in arrays.values())
+    return size
+
+
 def is_shared(record: RecordDict) -> bool:
     """Say whether a letter's vector came through shared memory: then the answer's may go there too."""
     arrays = _arrays(record, _VECTOR)

@@ -1,43 +1,38 @@
-"""Coordinated replay for a Flower app of your own: a memory at the client, and a phase of choosing at the server.
+"""Coordinated replay for a Flower app of your own: a memory at the client.
 
-At the client, `Memory(context)` joins what is kept to new data, and answers the server's questions in one handler of
-`@app.query("coreplay")`. At the server, `choose_jointly(grid, arrays, period=…)` is called after a period's rounds.
-Data and single gradients stay at the client.
+`Memory(context)` joins what is kept to new data, and answers the server's questions in one handler of
+`@app.query("coreplay")`. The server's half is in `choosing`. Data and single gradients stay at the client.
 """
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from threading import Event
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message
-from flwr.serverapp import Grid
 from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
 from coreplay.coordination import Client
 from coreplay.coordination.matrix import Rows
+from coreplay.coordination.secure.client import STEPS
 from coreplay.engines.flower.claim import mark
-from coreplay.engines.flower.courier import Answer, Courier
-from coreplay.engines.flower.dialogue import STEPS, Dialogue, forget_before
+from coreplay.engines.flower.dialogue import Dialogue, forget_before
 from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.node import Node, RefusedError
-from coreplay.engines.flower.rounds import Rounds, is_whole
-from coreplay.federated.joint import Terms, Told, negotiate
 from coreplay.files import replacing
 from coreplay.gradients import gradient_matrix
 from coreplay.replay import Buffer, Item, Store, decode, encode, path_for
 
 Data = Mapping[str, Tensor]  # by name, with the sample in dimension 0
 PerSampleLoss = Callable[[nn.Module, Any], Tensor]
+DIGEST = "data.sha256"  # in a period's folder: which data its buffer was chosen from
 
 
 class Memory:
-    """What one client keeps, in a SQLite file on its own disk.
+    """What one client keeps, in a SQLite file on its own disk: `STATE/CLIENT/buffers.sqlite`.
 
     Parameters
     ----------
@@ -47,9 +42,9 @@ class Memory:
     budget : int
         How many samples the client may keep.
     size : int
-        Numbers a gradient is sketched to; the same for all clients.
+        Length of the sketch of a gradient; the same for all clients.
     seed : int
-        The seed of the sketch and of the client's random choices; the same for all clients.
+        Seed of the sketch and of the client's random choices; the same for all clients.
     """
 
     def __init__(self, context: Context, budget: int = 20, *, size: int = 4096, seed: int = 0) -> None:
@@ -73,19 +68,27 @@ class Memory:
         with self._store() as store:
             return len(store.load(self.client).items)
 
-    def answer(self, message: Message, model: nn.Module, per_sample_loss: PerSampleLoss, data: Data) -> Message:
+    def answer(
+        self,
+        message: Message,
+        model: nn.Module,
+        per_sample_loss: PerSampleLoss,
+        data: Data | Callable[[int], Data],
+    ) -> Message:
         """Answer one of the server's questions.
 
         Parameters
         ----------
         message
-            As it came.
+            The message, as the handler got it.
         model
             An instance of the app's model; the server's arrays are loaded into it when they come along.
         per_sample_loss : function
-            (model, data) to one loss a sample.
+            (model, data) to one loss per sample.
         data
-            The new samples of the period, of which `period_of(message)` tells the number.
+            A function that returns the new samples of a period, given its number; or these samples themselves, of the
+            period that `period_of(message)` tells. `next_period` asks before the period is known, so an app that calls
+            it needs the function.
         """
         letter = Letter.from_record(message.content)
         try:
@@ -96,16 +99,18 @@ class Memory:
             reply = letter.reply("", {"error": told})
         return Message(reply.to_record(), reply_to=message)
 
-    def _answer(self, letter: Letter, model: nn.Module, per_sample_loss: PerSampleLoss, data: Data) -> Letter:
-        if letter.act == "hello":
-            with self._store() as store:
-                store.rewind(letter.period - 1)  # what an earlier run of the app kept later is not of this one
-                kept = len(store.load(self.client).items)
-            facts = {"budget": self.budget, "pool": _length(data) + kept, "kept": kept, "mark": mark(self._node)}
-            return letter.reply(self.client, facts)
+    def _answer(
+        self, letter: Letter, model: nn.Module, per_sample_loss: PerSampleLoss, given: Data | Callable[[int], Data]
+    ) -> Letter:
         folder = self._folder / str(letter.period)
+        if letter.act == "next":
+            with self._store() as store:
+                return letter.reply(self.client, {"held": store.load(self.client).period, "mark": mark(self._node)})
         if letter.act in STEPS:
             return Dialogue(folder).step(letter)
+        data = given(letter.period) if callable(given) else given
+        if letter.act == "hello":
+            return self._hello(letter, data)
         pool = self.join(data, letter.period)
         place = folder / "gradients.safetensors"
         if letter.model is not None:
@@ -116,7 +121,7 @@ class Memory:
                 model.load_state_dict(state)
                 matrix: Any = gradient_matrix(model, per_sample_loss, pool, "sketch", size=self.size, seed=self.seed)
                 rows = np.ascontiguousarray(matrix.rows())
-                with replacing(place) as temporary:
+                with replacing(place, private=True) as temporary:
                     save_file({"rows": rows, "mark": np.frombuffer(digest, np.uint8)}, temporary)
         if not place.exists():
             raise RefusedError(f"this client does not have the gradients of period {letter.period} any more")
@@ -131,16 +136,33 @@ class Memory:
 
         if letter.act == "contribute":
             return Dialogue(folder).contribute(letter, half)
-        return self._keep(letter, pool, _length(data), Dialogue(folder).settle(letter, half))
+        return self._keep(letter, pool, data, Dialogue(folder).settle(letter, half))
 
-    def _keep(self, letter: Letter, pool: Data, new: int, indices: Any) -> Letter:
+    def _hello(self, letter: Letter, data: Data) -> Letter:
+        """Say what the client has, holds and may keep; its buffers are deleted only if the server asks for that."""
+        with self._store() as store:
+            if letter.facts.get("fresh") is True:
+                store.rewind(-1)
+                forget_before(self._folder, 2**31)
+            held = store.load(self.client).period
+            kept = 0 if held > letter.period else len(store.load(self.client, at=letter.period - 1).items)
+        place = self._folder / str(letter.period) / DIGEST
+        same = held != letter.period or not place.exists() or place.read_bytes() == _digest(data)
+        facts = {"budget": self.budget, "pool": _length(data) + kept, "kept": kept, "size": self.size}
+        return letter.reply(self.client, facts | {"held": held, "same": same, "mark": mark(self._node)})
+
+    def _keep(self, letter: Letter, pool: Data, data: Data, indices: Any) -> Letter:
+        new = _length(data)
         with self._store() as store:
             before = store.load(self.client, at=letter.period - 1)
-            periods = [letter.period] * new + [item.period for item in before.items]
-            items = []
+            taken, items = {item.key for item in before.items}, []
             for k in indices.tolist():
-                payload = encode({name: values[k].numpy() for name, values in pool.items()})
-                items.append(Item(hashlib.sha256(payload).hexdigest()[:32], periods[k], payload))
+                if k < new:
+                    items.append(_item(letter.period, _payload(pool, k), taken))
+                else:
+                    items.append(before.items[k - new])
+            with replacing(self._folder / str(letter.period) / DIGEST) as temporary:
+                temporary.write_bytes(_digest(data))
             store.replace(Buffer(self.client, letter.period, before.seen + new, tuple(items)))
         forget_before(self._folder, letter.period)
         return letter.reply(self.client, {"kept": len(items)})
@@ -154,92 +176,26 @@ def period_of(message: Message) -> int:
     return Letter.from_record(message.content).period
 
 
-@dataclass(frozen=True)
-class Choice:
-    """How a phase of choosing went: rounds, what clients keep now, and who was missing and why."""
-
-    rounds: list[Told] = field(default_factory=list)
-    kept: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
-def choose_jointly(
-    grid: Grid,
-    arrays: ArrayRecord,
-    *,
-    period: int,
-    rounds: int = 4,
-    secure: bool = False,
-    run: str = "app",
-    quorum: float = 0.5,
-    timeout: float = 600.0,
-    window: int = 4,
-    stop: Event | None = None,
-) -> Choice:
-    """Let all clients choose jointly what they keep of a period.
-
-    Parameters
-    ----------
-    grid
-        Flower's.
-    arrays
-        The model after the period's rounds, as it goes to clients for training.
-    period : int
-        Counts from 0.
-    rounds : int
-        Of the coordination.
-    secure : bool
-        Learn only the sums of the clients' contributions.
-    run : str
-        A name for the run.
-    quorum : float
-        The share of the clients that must answer.
-    timeout : float
-        Seconds to wait for the answer of a client.
-    window : int
-        How many messages may be on their way at once.
-    stop : Event, optional
-        Ends the phase when another thread sets it.
-    """
-    phase = _Phase(grid, run, period, quorum=quorum, timeout=timeout, window=window, stop=stop)
-    choice = Choice()
-
-    def watch(facts: Any) -> None:
-        if "text" in facts:
-            choice.problems.append(facts["text"])
-            logging.getLogger("flwr").warning(facts["text"])
-
-    failed = phase.look(watch)
-    phase.check_quorum(len(phase.pools) + len(failed), failed, f"hello, period {period}")
-    clients: Sequence[str] = sorted(client for client, size in phase.pools.items() if size)
-    budgets = {c: phase.budgets[c] for c in clients if phase.pools[c] > max(phase.budgets[c], 1)}
-    terms = Terms(run, period, rounds, secure=secure)
-    broadcast = negotiate(phase, terms, budgets, arrays, watch, choice.rounds.append)
-    phase.settle(period, clients, arrays, broadcast, watch)
-    choice.kept.update(phase.sizes())
-    return choice
-
-
-class _Phase(Rounds):
-    """The clients of one phase, with their budgets and the sizes of their pools."""
-
-    def __init__(
-        self, grid: Grid, run: str, period: int, *, quorum: float, timeout: float, window: int, stop: Event | None
-    ) -> None:
-        courier = Courier(grid, lambda: Letter("hello", run, period, 0), timeout=timeout, window=window, stop=stop)
-        super().__init__(courier, run, run, quorum)
-        self.budgets: dict[str, int] = {}
-        self.pools: dict[str, int] = {}
-
-    def enter(self, answer: Answer) -> str:
-        assert answer.letter is not None, "an answer without a problem has a letter"
-        facts = answer.letter.facts
-        found: list[Any] = [facts.get(name) for name in ("budget", "pool", "kept")]
-        if not is_whole(found) or not found[0]:
-            return "it did not say how much it has and may keep"
-        self.budgets[answer.client], self.pools[answer.client], self._sizes[answer.client] = found
-        return ""
+def _item(period: int, payload: bytes, taken: set[str]) -> Item:
+    """Return a new item under a key that no other sample has; equal samples are told apart by a number."""
+    digest = hashlib.sha256(payload).hexdigest()[:32]
+    key, repeat = digest, 0
+    while key in taken:
+        repeat += 1
+        key = f"{digest}-{repeat}"
+    taken.add(key)
+    return Item(key, period, payload)
 
 
 def _length(data: Data) -> int:
     return len(next(iter(data.values())))
+
+
+def _digest(data: Data) -> bytes:
+    """Return what tells one period's data from another's, in whatever order the samples come."""
+    rows = [_payload(data, k) for k in range(_length(data))]
+    return hashlib.sha256(b"".join(sorted(hashlib.sha256(row).digest() for row in rows))).digest()
+
+
+def _payload(data: Data, row: int) -> bytes:
+    return encode({name: values[row].numpy() for name, values in data.items()})

@@ -5,19 +5,20 @@
 
 import math
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coreplay import wire
 from coreplay.coordination import Broadcast, Contribution
 from coreplay.coordination.messages import NEVER
-from coreplay.coordination.secure import SecureServer
-from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
+from coreplay.coordination.secure import ImpossibleSumError
+from coreplay.coordination.secure.exchange import add_securely
 from coreplay.engines.flower.courier import BEGINNING, Answer, Courier
 from coreplay.engines.flower.letters import Letter, Model
 from coreplay.errors import InputError
 from coreplay.federated.engine import EngineError, SecureTotal, Watch
+
+PER_PEER = 2**13  # bytes about one other client in a message of a secure sum: its name in JSON, and shares
 
 
 class QuorumError(EngineError):
@@ -37,10 +38,13 @@ class Rounds:
         Of the run, in the messages of the coordination.
     quorum : float
         Share of the clients asked that must answer.
+    dimension : int
+        Length of a contribution.
     """
 
-    def __init__(self, courier: Courier, number: str, name: str, quorum: float) -> None:
+    def __init__(self, courier: Courier, number: str, name: str, quorum: float, dimension: int = 0) -> None:
         self.courier, self.number, self.name, self.quorum = courier, number, name, quorum
+        self.dimension = dimension
         self.greeting = max(courier.timeout, BEGINNING)  # seconds to wait for a node's first answer
         self._sizes: dict[str, int] = {}
         self._informed: set[str] = set()  # who has this period's model, and has made its gradients
@@ -48,6 +52,10 @@ class Rounds:
 
     def enter(self, answer: Answer) -> str:
         """Take in what a client said hello with; return what is wrong with it."""
+        raise NotImplementedError
+
+    def most_kept(self, client: str, period: int) -> int:
+        """Return how many samples a client can keep after a period."""
         raise NotImplementedError
 
     def look(self, watch: Watch) -> dict[str, str]:
@@ -101,55 +109,55 @@ class Rounds:
     ) -> SecureTotal | None:
         """Carry the messages of a secure sum: keys, shares, masked vectors, and what takes the masks off the sum."""
         missing: dict[str, str] = {}
-        keys: dict[str, Letter] = {}
-        for client, answer in self._asked(period, list(bounds), model, broadcast, True, watch, missing):
-            if answer.data and answer.facts["basis"] != bases[client]:
-                self._refuse(client, "sent the difference from an answer that was not counted", watch, missing)
-            elif answer.data and (round == 0 or answer.facts["basis"] != NEVER):
-                keys[client] = answer
-        lengths = Counter(answer.facts["dimension"] for answer in keys.values())
-        dimension = max(lengths, key=lambda length: lengths[length], default=0)
-        able = {client: answer for client, answer in keys.items() if answer.facts["dimension"] == dimension}
-        for client in sorted(keys.keys() - able.keys()):
-            self._refuse(client, f"has a contribution of another length than {dimension}", watch, missing)
+
+        def keys(clients: Sequence[str], attempt: int) -> dict[str, Letter]:
+            found = {}
+            for client, answer in self._asked(period, clients, model, broadcast, True, watch, missing, attempt):
+                if not answer.data:
+                    continue
+                if answer.facts["basis"] != bases[client]:
+                    self._refuse(client, "sent the difference from an answer that was not counted", watch, missing)
+                elif answer.facts["dimension"] != self.dimension:
+                    length = answer.facts["dimension"]
+                    problem = f"has a contribution of {length} numbers: expected {self.dimension}"
+                    self._refuse(client, problem, watch, missing)
+                elif round == 0 or answer.facts["basis"] != NEVER:
+                    found[client] = answer
+            return found
+
+        able = keys(list(bounds), 0)
         self.check_quorum(len(bounds), missing, f"coordination, period {period}")
         if len(able) < 2:  # a sum of one hides nothing
             return None
-        stamp: dict[str, Any] = {"run": self.name, "period": period, "round": round}
-        server = SecureServer({client: bounds[client] for client in able}, dimension, **stamp)
-        up = down = 0
 
-        def receive(kind: type[Keys | Shares | Masked | Reveal], answers: Mapping[str, Letter]) -> None:
-            nonlocal up
-            for client, answer in answers.items():
-                up += len(answer.data)
-                try:
-                    message = kind.from_bytes(answer.data)
-                    if message.client != client:
-                        raise InputError(f"it is of {message.client[:40]!r}")
-                    server.receive(message)
-                except InputError as error:
-                    self._refuse(client, f"sent a wrong message of the secure sum: {error}", watch, missing)
-
-        def stage(act: str, texts: Mapping[str, bytes]) -> dict[str, Letter]:
-            nonlocal down
-            down += sum(map(len, texts.values()))
-            facts = {"talk": self._talk}
-            letters = {c: Letter(act, self.number, period, round, facts, data=text) for c, text in texts.items()}
-            return dict(self._carry(letters, watch, missing))
+        def ask(step: str, messages: Mapping[str, bytes], attempt: int) -> dict[str, bytes]:
+            if step == "keys":
+                found = keys(list(messages), attempt) if attempt else able
+                return {client: found[client].data for client in messages if client in found}
+            letters = {
+                client: Letter(step, self.number, period, round, {"talk": self._talk}, data=message)
+                for client, message in messages.items()
+            }
+            expected = 4 * self.dimension if step == "mask" else PER_PEER * len(able)
+            return {client: answer.data for client, answer in self._carry(letters, watch, missing, expected)}
 
         try:
-            receive(Keys, able)
-            roster = server.roster()
-            receive(Shares, stage("share", dict.fromkeys(roster.masks, roster.to_bytes())))
-            receive(Masked, stage("mask", {client: server.inbox(client).to_bytes() for client in server.sharers}))
-            request = server.request()
-            receive(Reveal, stage("reveal", dict.fromkeys(request.survivors, request.to_bytes())))
-            total = server.total()
-        except InputError as error:  # too few are left, or shares that do not fit together
+            found = add_securely(
+                ask,
+                {client: bounds[client] for client in able},
+                self.dimension,
+                run=self.name,
+                period=period,
+                round=round,
+                name=lambda client, reason: self._refuse(client, reason, watch, missing),
+            )
+        except ImpossibleSumError as error:
+            watch({"text": f"secure sum of period {period}, round {round} is not used: {error}"})
+            return None
+        except InputError as error:  # too few are left
             raise QuorumError(f"secure sum of period {period}, round {round}: {error}; {_named(missing)}") from None
-        bases = {client: int(able[client].facts["basis"]) for client in server.survivors}
-        return SecureTotal(bases, total, up, down)
+        counted = {client: int(able[client].facts["basis"]) for client in found.survivors}
+        return SecureTotal(counted, found.total, found.bytes_up, found.bytes_down)
 
     def settle(self, period: int, clients: Sequence[str], model: Model, broadcast: bytes | None, watch: Watch) -> None:
         """Let each client keep what it chose; those who took no part choose alone."""
@@ -171,39 +179,44 @@ class Rounds:
         secure: bool,
         watch: Watch,
         missing: dict[str, str],
+        attempt: int = 0,
     ) -> Iterator[tuple[str, Letter]]:
         """Ask for contributions; the model goes to those who do not have it yet."""
         self.look(watch)
-        if broadcast is None:
+        if broadcast is None and not attempt:
             self._informed, self._talk = set(), uuid.uuid4().hex
         round = 0 if broadcast is None else Broadcast.from_bytes(broadcast).round + 1
         letters = {}
         for client in clients:
             given = None if client in self._informed else model
-            facts = {"secure": secure, "talk": self._talk}
+            facts = {"secure": secure, "talk": self._talk, "attempt": attempt}
             letters[client] = Letter("contribute", self.number, period, round, facts, given, broadcast or b"")
-        for client, answer in self._carry(letters, watch, missing):
-            problem = _check_keys(answer) if secure else _check_contribution(answer, client)
+        expected = 0 if secure else 4 * self.dimension
+        for client, answer in self._carry(letters, watch, missing, expected):
+            problem = _check_keys(answer) if secure else _check_contribution(answer, client, self.dimension)
             if answer.data and problem:
                 self._refuse(client, problem, watch, missing)
                 continue
             self._informed.add(client)
             yield client, answer
 
-    def _kept(self, period: int, letters: Mapping[str, Letter], watch: Watch) -> None:
+    def _kept(self, period: int, letters: Mapping[str, Letter], watch: Watch) -> set[str]:
+        """Let clients keep what they chose; return those that said so."""
         missing: dict[str, str] = {}
         self.look(watch)
         for client, answer in self._carry(letters, watch, missing):
-            if not is_whole([answer.facts.get("kept")]):
-                self._refuse(client, "did not say how much it keeps", watch, missing)
+            most = self.most_kept(client, period)
+            if not is_whole([answer.facts.get("kept")]) or answer.facts["kept"] > most:
+                self._refuse(client, f"did not say how much it keeps: from 0 to {most} samples", watch, missing)
                 continue
             self._sizes[client] = answer.facts["kept"]
         self.check_quorum(len(letters), missing, f"selection, period {period}")
+        return letters.keys() - missing.keys()
 
     def _carry(
-        self, letters: Mapping[str, Letter], watch: Watch, missing: dict[str, str]
+        self, letters: Mapping[str, Letter], watch: Watch, missing: dict[str, str], expected: int = 0
     ) -> Iterator[tuple[str, Letter]]:
-        for answer in self.courier.carry(letters):
+        for answer in self.courier.carry(letters, expected):
             if answer.letter is None:
                 self._refuse(answer.client, answer.problem, watch, missing)
             else:
@@ -236,9 +249,9 @@ def _check_keys(answer: Letter) -> str:
     return "did not say what its contribution is the difference from, and how long it is"
 
 
-def _check_contribution(answer: Letter, client: str) -> str:
+def _check_contribution(answer: Letter, client: str, dimension: int) -> str:
     try:
-        found = Contribution.from_bytes(answer.data)
+        found = Contribution.from_bytes(answer.data, dimension)
     except InputError as error:
         return f"sent no contribution: {error}"
     return "" if found.client == client else f"sent a contribution as {found.client[:40]!r}"

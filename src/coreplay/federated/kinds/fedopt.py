@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coreplay.federated.algorithm import Algorithm, State, Vector, algorithm
+from coreplay.federated.algorithm import Algorithm, State, Vector, algorithm, check_not_negative
 
 
 @algorithm("fedavgm")
@@ -24,6 +24,9 @@ class FedAvgM(Algorithm):
     rate: float = 1.0
     momentum: float = 0.9
 
+    def __post_init__(self) -> None:
+        check_not_negative(self)
+
     def begin(self, parameters: Vector) -> State:
         """Start at rest."""
         return {"velocity": np.zeros_like(parameters)}
@@ -40,6 +43,9 @@ class _Adaptive(Algorithm):
     rate: float
     beta1: float
     tau: float
+
+    def __post_init__(self) -> None:
+        check_not_negative(self)
 
     def begin(self, parameters: Vector) -> State:
         """Start with no momentum and v = τ²."""

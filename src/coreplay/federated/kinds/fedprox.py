@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coreplay.federated.algorithm import algorithm
+from coreplay.federated.algorithm import algorithm, check_not_negative
 from coreplay.federated.kinds.fedavg import FedAvg
 
 
@@ -20,6 +20,9 @@ class FedProx(FedAvg):
     """
 
     mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_not_negative(self)
 
     def local(self, gradient: Tensor, parameters: Tensor, start: Tensor) -> Tensor:
         """Add the gradient of the pull."""

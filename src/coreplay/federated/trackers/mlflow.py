@@ -7,7 +7,7 @@ from typing import Any
 from coreplay.federated.config import Config
 from coreplay.federated.events import Event
 from coreplay.federated.tracker import Tracker, tracker
-from coreplay.files import write_text
+from coreplay.files import read_text, write_text
 
 EXPERIMENT = "coreplay"
 KINDS = ("round", "evaluated", "coordination", "selected")
@@ -28,7 +28,7 @@ class MLflow(Tracker):
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}")
         known = folder / RUN_ID
         if known.exists():
-            self._run = known.read_text(encoding="utf-8").strip()
+            self._run = read_text(known).strip()
             return
         experiment = self._client.get_experiment_by_name(EXPERIMENT)
         number = (

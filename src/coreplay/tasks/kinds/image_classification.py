@@ -12,13 +12,13 @@ from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.tasks.api import task
 from coreplay.tasks.base import Batch, Task, seeded
+from coreplay.tasks.metrics import Metric
 
 
 class ImageClassification(Task):
     """The task; `image_classification` makes it for a stream."""
 
-    metric = "accuracy"
-    lower_is_better = False
+    metric = Metric("accuracy", lower_is_better=False)
     batch_first = True
 
     def __init__(self, shape: tuple[int, int], classes: int, channels: int) -> None:
@@ -37,7 +37,7 @@ class ImageClassification(Task):
                 nn.Linear(2 * self.channels * height * width, self.classes),
             )
 
-    def collate(self, samples: Samples, epoch: int | None = None) -> Batch:
+    def collate(self, samples: Samples, view: int | None = None) -> Batch:
         """Return the images with a channel, and their labels."""
         images = np.ascontiguousarray(samples.content, dtype=np.float32)[:, None]
         return {"image": torch.from_numpy(images), "label": torch.from_numpy(known_labels(samples))}

@@ -22,22 +22,20 @@ from coreplay.tasks.base import Batch, Task
 from coreplay.tasks.bert import Size, check_start, fresh, pretrained
 from coreplay.tasks.encoder import hidden_at
 from coreplay.tasks.masking import EVALUATION, IGNORED, mask
+from coreplay.tasks.metrics import Metric, exponential
 from coreplay.tasks.vocabulary import PIECES, Vocabulary
-
-EVALUATION_SEED = 0  # for every run alike, so that perplexities can be compared
 
 
 class MaskedLM(Task):
     """The task; `masked_lm` makes it for a stream."""
 
-    metric = "perplexity"
-    lower_is_better = True
+    metric = Metric("perplexity", lower_is_better=True, finish=exponential, compared_by_ratio=True)
     batch_first = True
 
-    def __init__(self, vocabulary: Vocabulary, size: Size, share: float, seed: int, start: str | None) -> None:
+    def __init__(self, vocabulary: Vocabulary, size: Size, share: float, start: str | None) -> None:
         if not 0 < share < 1:
             raise InputError(f"share, of the pieces that are masked, must be between 0 and 1: got {share}")
-        self.vocabulary, self.size, self.share, self.seed, self.start = vocabulary, size, share, seed, start
+        self.vocabulary, self.size, self.share, self.start = vocabulary, size, share, start
 
     def model(self, seed: int) -> nn.Module:
         """Return a BERT with a masked-language head."""
@@ -57,8 +55,8 @@ class MaskedLM(Task):
         """Return the number of pieces of each sample."""
         return self.vocabulary.lengths(samples.texts, self.size.longest)
 
-    def collate(self, samples: Samples, epoch: int | None = None) -> Batch:
-        """Encode and mask: by (seed, sample, epoch) in training, always the same in evaluation."""
+    def collate(self, samples: Samples, view: int | None = None) -> Batch:
+        """Encode and mask: by (view, sample) in training, always the same in evaluation."""
         words = self.vocabulary
         ids, there = words.encode(samples.texts, self.size.longest)
         inner = there & (ids != words.cls) & (ids != words.sep)
@@ -66,8 +64,7 @@ class MaskedLM(Task):
             ids,
             inner,
             samples.ids,
-            seed=EVALUATION_SEED if epoch is None else self.seed,
-            epoch=EVALUATION if epoch is None else epoch,
+            view=EVALUATION if view is None else view,
             share=self.share,
             mask_id=words.mask,
             words=range(words.mask + 1, len(words)),
@@ -113,9 +110,9 @@ class MaskedLM(Task):
         mean: Tensor = (hidden * there).sum(dim=1) / there.sum(dim=1)
         return mean
 
-    def finish(self, mean: float) -> float:
-        """Return the perplexity."""
-        return math.exp(mean) if mean < 700 else math.inf
+    def largest_weight(self) -> float:
+        """Return how many pieces of the longest sample are masked."""
+        return max(1.0, math.floor(self.share * self.size.longest + 0.5))
 
 
 @task("masked_lm")
@@ -133,7 +130,6 @@ def masked_lm(
     feed_forward: int | None = None,
     longest: int = 64,
     dropout: float | None = None,
-    seed: int = 0,
 ) -> MaskedLM:
     """Guess masked pieces of sentences (perplexity); TinyBERT by default.
 
@@ -166,8 +162,6 @@ def masked_lm(
         Pieces of a sentence that are used.
     dropout
         Dropout of a new model; 0.1 by default.
-    seed
-        The seed of the training masks; evaluation masks are the same in all runs.
     """
     sizes = {"layers": layers, "hidden": hidden, "heads": heads, "feed_forward": feed_forward, "dropout": dropout}
     if start is not None:
@@ -185,4 +179,4 @@ def masked_lm(
     else:
         first = int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])
         words = Vocabulary.trained(stream.of_period(first).texts, pieces)
-    return MaskedLM(words, Size.of(**sizes, longest=longest), share, seed, start)
+    return MaskedLM(words, Size.of(**sizes, longest=longest), share, start)

@@ -15,14 +15,14 @@ from coreplay.tasks.api import task
 from coreplay.tasks.base import Batch, Task
 from coreplay.tasks.bert import Size, check_start, fresh, pretrained
 from coreplay.tasks.kinds.image_classification import known_labels
+from coreplay.tasks.metrics import Metric
 from coreplay.tasks.vocabulary import PIECES, Vocabulary
 
 
 class TextClassification(Task):
     """The task; `text_classification` makes it for a stream."""
 
-    metric = "accuracy"
-    lower_is_better = False
+    metric = Metric("accuracy", lower_is_better=False)
     batch_first = True
 
     def __init__(self, vocabulary: Vocabulary, classes: int, size: Size, start: str | None) -> None:
@@ -47,7 +47,7 @@ class TextClassification(Task):
         """Return the number of pieces of each sample."""
         return self.vocabulary.lengths(samples.texts, self.size.longest)
 
-    def collate(self, samples: Samples, epoch: int | None = None) -> Batch:
+    def collate(self, samples: Samples, view: int | None = None) -> Batch:
         """Encode texts and labels."""
         labels = known_labels(samples)
         ids, there = self.vocabulary.encode(samples.texts, self.size.longest)
