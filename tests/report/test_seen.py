@@ -68,6 +68,12 @@ def test_strategies_are_compared_on_the_seeds_that_all_have():
     assert apart.lacking() == ""
 
 
+def test_numbers_of_a_column_have_the_same_decimals():
+    group = made({"none": [297.3112, 300.0], "polished": [9.6, 12.0]})
+    assert [row[2] for row in results(group).rows] == ["298.7 ± 1.9", "10.8 ± 1.7"]
+    assert all(row[6].count(".") == results(group).rows[0][6].count(".") for row in results(group).rows)
+
+
 def test_a_run_that_diverged_is_named():
     group = made({"none": [100, 100], "polished": [70, np.inf]})
     assert diverged(group) == "Diverged, and not in the means: polished (budget 20, seed 1)."
@@ -86,7 +92,7 @@ def test_figures_on_different_test_sets_are_marked_and_not_compared():
     group = grouped(runs)[0]
     rows = {record["strategy"]: record for record in results(group).records}
     assert rows["polished"]["relative_change"] == pytest.approx(-0.2), "the second seed has another test set"
-    assert [row[2] for row in results(group).rows] == ["100 ± 0", "45 ± 49.5*"]
+    assert [row[2] for row in results(group).rows] == ["100.0 ± 0.0", "45.0 ± 49.5*"]
     assert differences(group).records[0]["n"] == 1
     assert "polished (budget 20, seed 1) lacks 'ann', 'bo'" in incomplete(group)
     assert "in the one seed" in seen(group) or "helps" in seen(group)

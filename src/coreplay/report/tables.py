@@ -2,14 +2,15 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from coreplay.report.gather import ANY
 from coreplay.report.groups import Group, paired
-from coreplay.report.numbers import LEVEL, Spread, difference
+from coreplay.report.numbers import LEVEL, Difference, Spread, difference
+from coreplay.report.texts import column, decimals
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def csv_text(records: Iterable[Mapping[str, Any]]) -> str:
 
 def results(group: Group) -> Table:
     """Make the table of results: a row a strategy and budget."""
-    rows, records = [], []
+    heads, spreads, records = [], [], []
     for budget, label, runs in group.once():
         members = list(runs.values())
         figure, lost = Spread.of(r.figure for r in members), Spread.of(r.forgetting for r in members)
@@ -68,9 +69,14 @@ def results(group: Group) -> Table:
         for name, spread in ((group.metric, figure), ("relative_change", change), ("forgetting", lost)):
             record |= {name: _or_none(spread), f"{name}_sd": spread.sd}
         records.append(record | {"seeds": len(members), "seconds": seconds.mean})
-        mark = "*" if any(r.missing for r in members) else ""
-        cells = (_shown(figure, ".4g") + mark, _shown(change, "+.1%"), _shown(lost, ".3g"))
-        rows.append((label, budget, *cells, str(len(members)), f"{seconds.mean:.3g}"))
+        heads.append((label, budget, "*" if any(r.missing for r in members) else "", str(len(members))))
+        spreads.append((figure, change, lost, seconds))
+    figures, changes, losses, times = (list(each) for each in zip(*spreads, strict=True))
+    columns = (_shown(figures, 4), [_one(c, "+.1%") for c in changes], _shown(losses, 3), column(_means(times), 3))
+    rows = [
+        (label, budget, figure + mark, change, loss, seeds, seconds)
+        for (label, budget, mark, seeds), figure, change, loss, seconds in zip(heads, *columns, strict=True)
+    ]
     better = "lower" if group.lower_is_better else "higher"
     return Table(
         "results",
@@ -89,7 +95,17 @@ def _or_none(spread: Spread) -> float | None:
     return spread.mean if spread.n else None
 
 
-def _shown(spread: Spread, form: str) -> str:
+def _means(spreads: Iterable[Spread]) -> list[float]:
+    return [spread.mean for spread in spreads]
+
+
+def _shown(spreads: Sequence[Spread], digits: int) -> list[str]:
+    """Return means and standard deviations, all with the decimals that give the largest mean so many digits."""
+    form = f".{decimals(_means(spreads), digits)}f"
+    return [_one(spread, form) for spread in spreads]
+
+
+def _one(spread: Spread, form: str) -> str:
     if not spread.n:
         return "–"
     mean = format(spread.mean, form)
@@ -98,8 +114,7 @@ def _shown(spread: Spread, form: str) -> str:
 
 def differences(group: Group) -> Table | None:
     """Make the table of differences between strategies, seed by seed, at each budget."""
-    rows, records = [], []
-    form = "+.1%" if group.is_ratio else "+.3g"
+    pairwise: list[tuple[str, str, str, Difference]] = []
     for budget in group.budgets:
         present = [label for label in group.labels if group.at(label, budget)]
         for other, label in combinations(present, 2):
@@ -110,15 +125,19 @@ def differences(group: Group) -> Table | None:
                 ratio=group.is_ratio,
                 lower_is_better=group.lower_is_better,
             )
-            if found is None:
-                continue
-            records.append({"budget": budget, "strategy": label, "against": other} | found.__dict__)
-            interval = "–"
-            if found.low is not None and found.high is not None:
-                interval = f"{format(found.low, form)} to {format(found.high, form)}"
-            rows.append((budget, label, other, format(found.mean, form), interval, str(found.n), found.word))
-    if not rows:
+            if found is not None:
+                pairwise.append((budget, label, other, found))
+    if not pairwise:
         return None
+    means = [found.mean for *_, found in pairwise]
+    form = "+.1%" if group.is_ratio else f"+.{decimals(means, 3)}f"
+    rows, records = [], []
+    for budget, label, other, found in pairwise:
+        records.append({"budget": budget, "strategy": label, "against": other} | found.__dict__)
+        interval = "–"
+        if found.low is not None and found.high is not None:
+            interval = f"{format(found.low, form)} to {format(found.high, form)}"
+        rows.append((budget, label, other, format(found.mean, form), interval, str(found.n), found.word))
     what = "relative change" if group.is_ratio else "difference"
     how = " (of logarithms, so it may differ a little from the mean of the changes)" if group.is_ratio else ""
     return Table(

@@ -42,9 +42,18 @@ def column(values: Iterable[float | None], digits: int = 4) -> list[str]:
     (['297.3', '9.6', '–'], ['0.8405', '-0.0100'], ['12346'])
     """
     numbers = list(values)
-    largest = max((abs(v) for v in numbers if v is not None and math.isfinite(v)), default=0.0)
-    decimals = max(digits - 1 - math.floor(math.log10(largest)), 0) if largest else 0
-    return ["–" if v is None else f"{v:.{decimals}f}" for v in numbers]
+    places = decimals(numbers, digits)
+    return ["–" if v is None else f"{v:.{places}f}" for v in numbers]
+
+
+def decimals(values: Iterable[float | None], digits: int) -> int:
+    """Return with how many decimals the largest of some numbers has so many digits.
+
+    >>> decimals([297.31, 9.6, None], 4), decimals([0.084], 3), decimals([], 3)
+    (1, 4, 0)
+    """
+    largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
+    return max(digits - 1 - math.floor(math.log10(largest)), 0) if largest else 0
 
 
 def escaped(text: object) -> str:
