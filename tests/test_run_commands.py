@@ -422,3 +422,4 @@ def test_what_holds_samples_or_models_is_for_its_user_alone(tmp_path, modes):
     assert {found[f"run/{name}"] for name in ("buffers.sqlite", "checkpoint.safetensors")} == {0o600}
     assert found["run/metrics.jsonl"] == 0o644
     assert not half.exists()
+    assert modes(RunFolder.create(tmp_path / "new/deep", Config.make(TINY)).path.parent)["deep"] == 0o700

@@ -134,7 +134,7 @@ def _told(summary: dict[str, Any]) -> str:
         mark = "*" if str(k) in summary["missing"] else ""
         lines.append(f"| {k + 1}{mark} | " + " | ".join(row) + " |")
     for period, clients in summary["missing"].items():
-        lines += ["", f"* After period {int(period) + 1}, measured on {without(clients)}."]
+        lines += ["", rf"\* After period {int(period) + 1}, measured on {without(clients)}."]
     seconds = ", ".join(f"{phase} {duration(spent)}" for phase, spent in summary["seconds"].items())
     sent = f"{summary['bytes_up'] / 1e6:.1f} MB up, {summary['bytes_down'] / 1e6:.1f} MB down"
     return "\n".join([*lines, "", f"Time: {seconds}. Exchanged: {sent}."]) + "\n"

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from coreplay.errors import InputError
 from coreplay.federated import Algorithm, algorithm, algorithms, make_algorithm
+from coreplay.federated.kinds.fedopt import FedAdam, FedAvgM
+from coreplay.federated.kinds.fedprox import FedProx
 
 
 def scalar_update(name: str, w: float, change: float, state: dict[str, float], options: dict[str, float]) -> float:
@@ -123,3 +125,20 @@ def test_options_are_of_any_type_that_the_dataclass_says():
     ):
         with pytest.raises(InputError, match=words):
             make_algorithm("typed-options", wrong)
+
+
+@pytest.mark.parametrize("base", [FedProx, FedAvgM, FedAdam])
+def test_an_algorithm_made_from_one_of_ours_may_have_options_of_its_own(base):
+    @algorithm(f"own-{base.__name__}")
+    @dataclass(frozen=True, kw_only=True)
+    class Own(base):
+        """Have a text and a negative number as options."""
+
+        schedule: str = "cosine"
+        shift: float = -1.0
+
+    made = make_algorithm(f"own-{base.__name__}", {"schedule": "linear", "shift": -2})
+    assert (made.schedule, made.shift) == ("linear", -2.0)
+    known = {FedProx: "mu", FedAvgM: "momentum", FedAdam: "beta2"}[base]
+    with pytest.raises(InputError, match=f"option '{known}' must be a number of at least 0"):
+        make_algorithm(f"own-{base.__name__}", {known: -0.1})

@@ -35,6 +35,19 @@ def test_a_period_that_is_lost_whole_is_forgotten_whole():
     np.testing.assert_allclose(accuracy.mean_forgetting(), [np.nan, 0.938])
 
 
+def test_a_period_that_is_lost_beyond_all_measure_is_not_left_out():
+    losses = [[2.0, 5.0, 5.0], [1000.0, 2.0, 5.0], [1000.0, 2.5, 2.0]]
+    perplexity = Metric("perplexity", lower_is_better=True, finish=exponential)
+    found = PeriodMatrix.of_sums(losses, np.ones((3, 3)), perplexity).mean_forgetting()
+    assert found[1:].tolist() == [math.inf, math.inf]
+
+
+@pytest.mark.parametrize("name", ["total", "weight", "forgetting", "", None])
+def test_a_metric_has_a_name_that_nothing_else_in_the_records_has(name):
+    with pytest.raises(InputError, match="the name of a metric must be a text other than period, test_period, total"):
+        Metric(name, lower_is_better=True)
+
+
 def test_a_single_period_forgets_nothing_and_says_so():
     assert np.isnan(PeriodMatrix.of_sums([[1.0]], [[1.0]], LOSS).mean_forgetting()).all()
 

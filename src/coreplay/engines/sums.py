@@ -6,7 +6,7 @@ of the groups are added in their order.
 
 import heapq
 from collections.abc import Mapping
-from statistics import median
+from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -30,11 +30,14 @@ def deal(size: Mapping[str, int], groups: int) -> list[tuple[str, ...]]:
 class Weights:
     """How much each client of a round counts: by its samples, but no more than `ratio` times the median client.
 
-    The server knows the counts before the round, so every engine gives the same weights. A ratio of 0 sets no limit.
+    The server knows the counts before the round, so every engine gives the same weights. Of an even number of clients
+    the median is the lower one in the middle, so one of two clients does not set its own limit. 0 sets no limit.
 
     >>> weights = Weights(10.0)
-    >>> weights.largest({"a": 5, "b": 7, "c": 900}), Weights(0.0).largest({"a": 5, "b": 900})
-    (70, 900)
+    >>> weights.largest({"a": 5, "b": 7, "c": 900}), weights.largest({"a": 5, "b": 900})
+    (70, 50)
+    >>> Weights(0.0).largest({"a": 5, "b": 900})
+    900
     """
 
     def __init__(self, ratio: float) -> None:
@@ -44,7 +47,7 @@ class Weights:
     def largest(self, counts: Mapping[str, int]) -> int:
         """Return the largest weight of a round whose clients have so many samples."""
         most = max(counts.values(), default=1)
-        return min(most, max(1, int(self._ratio * median(counts.values())))) if self._ratio and counts else most
+        return min(most, max(1, int(self._ratio * median_low(counts.values())))) if self._ratio and counts else most
 
     def warnings(self, counts: Mapping[str, int]) -> list[str]:
         """Return a sentence about each client that has more than a third of the round's weight, the first time."""

@@ -89,9 +89,9 @@ def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algor
         raise InputError(f"algorithm {name!r}: {error}") from None
 
 
-def check_not_negative(algorithm: Any) -> None:
-    """Refuse a negative or infinite number among the options of an algorithm, for its `__post_init__`."""
-    for option in dataclasses.fields(algorithm):
-        value = getattr(algorithm, option.name)
+def check_not_negative(algorithm: Algorithm, *options: str) -> None:
+    """Refuse a negative or infinite number among these options of an algorithm, for its `__post_init__`."""
+    for option in options:
+        value = getattr(algorithm, option)
         if not 0 <= value < math.inf:
-            raise InputError(f"option {option.name!r} must be a number of at least 0: got {value!r}")
+            raise InputError(f"option {option!r} must be a number of at least 0: got {value!r}")

@@ -33,7 +33,17 @@ from coreplay.federated.algorithm import State
 from coreplay.federated.config import Config
 from coreplay.federated.engine import Census
 from coreplay.federated.flat import Vector
-from coreplay.files import copy, is_half_written, read_json, read_text, reading, replacing, write_json, write_text
+from coreplay.files import (
+    copy,
+    is_half_written,
+    make_folder,
+    read_json,
+    read_text,
+    reading,
+    replacing,
+    write_json,
+    write_text,
+)
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 TABLES = ("metrics", "rounds", "coordination", "buffers")
@@ -96,6 +106,8 @@ class RunFolder:
         """Make a folder for a new run; one that holds a run already is refused."""
         cls.check_free(path)
         folder = cls(Path(path))
+        make_folder(folder.path.parent)
+        make_folder(folder.path, private=True)
         write_json(folder.path / "versions.json", versions())
         write_text(folder.path / CONFIG, config.toml())
         return folder
@@ -135,12 +147,12 @@ class RunFolder:
                 if not all(np.isfinite(array).all() for array in arrays.values()):
                     raise ValueError("it holds NaN or infinity")
                 progress = Progress.read(json.loads(about["progress"]))
-                values = arrays.pop("values")
+                values, buffers = arrays.pop("values"), about["buffers"]
         except InputError as error:
             raise InputError(
                 f"checkpoint {str(path)!r} is damaged: {error}; delete it to begin the run anew with --resume"
             ) from None
-        return Checkpoint(progress, values, arrays, about["buffers"])
+        return Checkpoint(progress, values, arrays, buffers)
 
     def start_from(self, checkpoint: Path) -> None:
         """Begin where another run was when it wrote this checkpoint: its start must be what this one's would be.
@@ -225,10 +237,12 @@ def _checked(summary: dict[str, Any]) -> dict[str, Any]:
     flags = summary["lower_is_better"], summary["compared_by_ratio"]
     if not (isinstance(summary["metric"], str) and all(isinstance(flag, bool) for flag in flags)):
         raise ValueError("its metric has no name, or does not say how figures are compared")
-    for clients in summary["missing"].values():
+    figures = metrics[summary["metric"]]
+    for period, clients in summary["missing"].items():
+        if period not in map(str, range(len(figures))):
+            raise ValueError(f"it has no period {period[:20]!r}, after which clients are missing")
         if not (isinstance(clients, list) and all(isinstance(client, str) for client in clients)):
             raise ValueError("what is missing must be lists of clients")
-    figures = metrics[summary["metric"]]
     if not figures or any(len(column) != len(figures) for column in metrics.values()):
         raise ValueError("its metrics have no figures, or not one per period")
     numbers = [value for column in metrics.values() for value in column if value is not None] + figures

@@ -28,14 +28,20 @@ def diverged(group: Group) -> str:
 
 def incomplete(group: Group) -> str:
     """Name the runs whose figure lacks the test sets of some clients, and say what follows."""
-    names = [
-        f"{r.label} (budget {r.budget}, seed {r.key[0]}) lacks {', '.join(map(repr, r.missing[:5]))}"
-        + (f" and {len(r.missing) - 5} more" if len(r.missing) > 5 else "")
-        for r in group.runs
-        if r.missing
-    ]
-    rule = "Marked * are figures that lack the test sets of clients that did not answer; runs are compared only if they"
-    return f"{rule} lack the same: {'; '.join(names)}." if names else ""
+    names = []
+    for r in group.runs:
+        after: dict[tuple[str, ...], list[str]] = {}
+        for period, clients in r.run.summary["missing"].items():
+            after.setdefault(tuple(clients), []).append(str(int(period) + 1))
+        for clients, periods in after.items():
+            some = ", ".join(map(repr, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
+            when = f"after period {', '.join(periods)}"
+            names.append(f"{r.label} (budget {r.budget}, seed {r.key[0]}) lacks {some} {when}")
+    rule = (
+        "Some figures lack the test sets of clients that did not answer. In tables those after the last period are "
+        "marked *, and runs are compared only if they lack the same"
+    )
+    return f"{rule}: {'; '.join(names)}." if names else ""
 
 
 def _at(group: Group, budget: str) -> list[str]:

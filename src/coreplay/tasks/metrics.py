@@ -26,6 +26,16 @@ from coreplay.errors import InputError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+TAKEN = (  # names of other things in the records of a run
+    "period",
+    "test_period",
+    "total",
+    "weight",
+    "missing",
+    "forgetting",
+    "all_period_forgetting",
+    "relative_change",
+)
 
 
 def identity(mean: float) -> float:
@@ -64,6 +74,13 @@ class Metric:
     lower_is_better: bool
     finish: Callable[[float], float] = identity
     compared_by_ratio: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or self.name in TAKEN:
+            raise InputError(
+                f"the name of a metric must be a text other than {', '.join(TAKEN)}, which stand beside it in the "
+                f"records of a run: got {self.name!r}"
+            )
 
     def figure(self, mean: float) -> float:
         """Return the figure of a mean score; NaN, the mean of an empty test set, stays NaN."""
@@ -129,7 +146,7 @@ class PeriodMatrix:
 
     def mean_forgetting(self) -> Floats:
         """Return the forgetting after each period: the mean over the periods before it; NaN after the first."""
-        lost = [row[:t][np.isfinite(row[:t])] for t, row in enumerate(self.forgetting())]
+        lost = [row[:t][~np.isnan(row[:t])] for t, row in enumerate(self.forgetting())]  # infinite is forgotten too
         return np.array([row.mean() if row.size else np.nan for row in lost])
 
     def all_period_forgetting(self) -> Floats:

@@ -190,6 +190,11 @@ def test_a_client_with_an_odd_sketch_or_budget_is_named_and_the_others_coordinat
     assert app.choose(0, largest_budget=11).rounds[0].latest.answered == 3
 
 
+def test_one_of_two_clients_does_not_set_the_limit_of_its_own_budget(nodes):
+    (problem,) = App(nodes, [1, 11]).choose(0).problems
+    assert "'c1' takes no part in the coordination: it has a budget of 11, at most 10 is allowed" in problem
+
+
 def silent(message, context):
     reply = Letter.from_record(message.content).reply("", {"error": "not today"})
     return Message(reply.to_record(), reply_to=message)

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median_low
 from threading import Event
 from typing import Any
 
@@ -219,7 +219,7 @@ class _Phase(Rounds):
         """Return the budgets of those who coordinate; a client with an odd sketch or budget is named, and left out."""
         lengths = Counter(self.lengths[client] for client in able)
         self.dimension = max(lengths, key=lambda size: (lengths[size], -size), default=1)
-        most = largest or LARGEST * median([self.budgets[client] for client in able] or [1])
+        most = largest or LARGEST * median_low([self.budgets[client] for client in able] or [1])
         found = {}
         for client in able:
             problem = ""
@@ -228,7 +228,7 @@ class _Phase(Rounds):
                     f"sketches gradients to {self.lengths[client]} numbers, most clients to {self.dimension} (size)"
                 )
             elif self.budgets[client] > most:
-                problem = f"has a budget of {self.budgets[client]}, at most {most:g} is allowed (largest_budget)"
+                problem = f"has a budget of {self.budgets[client]}, at most {most} is allowed (largest_budget)"
             if problem:
                 watch({"text": f"client {client!r} takes no part in the coordination: it {problem}"})
             else:

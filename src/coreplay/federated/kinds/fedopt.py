@@ -25,7 +25,7 @@ class FedAvgM(Algorithm):
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        check_not_negative(self)
+        check_not_negative(self, "rate", "momentum")
 
     def begin(self, parameters: Vector) -> State:
         """Start at rest."""
@@ -45,7 +45,7 @@ class _Adaptive(Algorithm):
     tau: float
 
     def __post_init__(self) -> None:
-        check_not_negative(self)
+        check_not_negative(self, "rate", "beta1", "tau")
 
     def begin(self, parameters: Vector) -> State:
         """Start with no momentum and v = τ²."""
@@ -86,6 +86,10 @@ class FedAdam(_Adaptive):
     beta2: float = 0.99
     tau: float = 0.001
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative(self, "beta2")
+
     def square(self, before: Vector, new: Vector) -> Vector:
         """Mix in."""
         return self.beta2 * before + (1 - self.beta2) * new
@@ -100,6 +104,10 @@ class FedYogi(_Adaptive):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 0.001
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative(self, "beta2")
 
     def square(self, before: Vector, new: Vector) -> Vector:
         """Step towards."""

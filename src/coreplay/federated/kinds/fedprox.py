@@ -22,7 +22,7 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
-        check_not_negative(self)
+        check_not_negative(self, "mu")
 
     def local(self, gradient: Tensor, parameters: Tensor, start: Tensor) -> Tensor:
         """Add the gradient of the pull."""
