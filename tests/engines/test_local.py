@@ -370,7 +370,9 @@ def test_a_run_does_not_go_on_without_its_buffers(things, tmp_path):
         run(config(), folder, prepared=things, engine=engine, observer=stop)
     kept = folder / "buffers.sqlite"
     safe = kept.rename(tmp_path / "safe.sqlite")
-    with pytest.raises(InputError, match=r"buffers.sqlite' is missing, with those that the run kept after period 2"):
+    with pytest.raises(
+        InputError, match=r"sqlite' is missing, and with it the buffers that the run kept after period 2"
+    ):
         run(config(), folder, resume=True, prepared=things)
     assert not kept.exists(), "nothing is made in its place"
     with Store.open(kept) as store:

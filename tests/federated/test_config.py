@@ -50,6 +50,7 @@ def test_changes_by_dotted_name_change_a_preset():
         ("sed = 3", "unknown key 'sed': did you mean 'seed'"),
         ("[replay]\nbudget = 0", "replay.budget = 0: .*greater than or equal to 1"),
         ("[replay]\nbudget = 'many'", "replay.budget = 'many'"),
+        ("[replay]\nlargest_budget = 3", "replay.largest_budget = 3 limits what replay.share gives"),
         ("[federated]\nlearning_rate = -1", "federated.learning_rate = -1"),
         ("[federated]\nlearning_rate = inf", "federated.learning_rate = inf: .*finite"),
         (

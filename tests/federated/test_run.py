@@ -118,6 +118,14 @@ def test_clients_whose_test_sets_are_missing_are_in_all_records(stream, tmp_path
     assert other.metrics["relative_change"] == [0.0, None]
 
 
+def test_a_baseline_that_does_not_fit_is_refused_before_training(stream, tmp_path):
+    sums = [[Tally(8, 10), Tally(1, 10)]] * 2
+    answers = Answers(np.zeros(1, np.float32), map(Evaluation, sums))
+    carried_out(tmp_path / "other", stream, answers, Metric("F1", lower_is_better=False))
+    with pytest.raises(InputError, match="that run has no accuracy after each of 2 periods"):
+        carried_out(tmp_path / "run", stream, Answers(None, []), baseline=str(tmp_path / "other"))
+
+
 def test_optimisers_at_the_server_step_parameters_and_average_running_statistics(stream, tmp_path):
     flat = FlatModel(Own(ACCURACY).model(0))
     start = flat.numpy().copy()

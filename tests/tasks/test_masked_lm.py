@@ -207,7 +207,7 @@ def large(folder, task):
         ({"share": 0.0}, "share, of the pieces"),
         ({"longest": 2}, "longest must leave room"),
         ({"dropout": 1.0}, "dropout"),
-        ({"vocabulary_text": "none.txt"}, "vocabulary_text 'none.txt' can't be read"),
+        ({"vocabulary_text": "none.txt"}, "vocabulary_text 'none.txt' does not exist"),
         ({"hiden": 3}, "unknown option 'hiden' of task 'masked_lm'"),
         ({"vocabulary": "../vocab.txt"}, "vocabulary '../vocab.txt': there is no such file or folder"),
     ],

@@ -18,6 +18,7 @@ from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.folder import CHECKPOINT, STREAM, RunFolder
 from coreplay.federated.run import Conductor, Run, check
 from coreplay.federated.sampling import sample_clients
+from coreplay.federated.strategy import ALL, NONE
 from coreplay.federated.tracker import check_trackers
 from coreplay.federated.watching import check_alone, watching
 from coreplay.gradients.selected import select_parameters
@@ -142,9 +143,9 @@ def _check_buffers(place: RunFolder) -> None:
         with Store.open(path) as store:
             held = store.fingerprint(found.progress.period - 1)
     if held != found.buffers:
-        what = "holds other buffers than" if path.exists() else "is missing, with"
+        what = "holds other buffers than those" if path.exists() else "is missing, and with it the buffers"
         raise InputError(
-            f"{str(path)!r} {what} those that the run kept after period {found.progress.period}: restore it, or delete "
+            f"{str(path)!r} {what} that the run kept after period {found.progress.period}: restore it, or delete "
             f"{CHECKPOINT} too and start the run again with --resume"
         )
 
@@ -168,7 +169,11 @@ def default_name(config: Config) -> str:
 
     >>> default_name(Config())
     'synthetic-corrective-20-seed0'
+    >>> default_name(Config.make({"replay": {"strategy": "none"}}))
+    'synthetic-none-seed0'
     """
     replay = config.replay
-    budget = f"{replay.share:g}" if replay.share else str(replay.budget)
-    return f"{config.stream.source}-{replay.strategy}-{budget}-seed{config.seed}"
+    budget = f"-{replay.share:g}" if replay.share else f"-{replay.budget}"
+    if replay.strategy in (NONE, ALL):
+        budget = ""
+    return f"{config.stream.source}-{replay.strategy}{budget}-seed{config.seed}"

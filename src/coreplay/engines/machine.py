@@ -115,8 +115,6 @@ class MachineEngine(ABC):
         self.model[:] = values
         counts = self._counts(clients, period)
         groups, largest = deal(counts, self._groups), self._weights.largest(counts)
-        for text in self._weights.warnings(counts):
-            watch({"text": text})
         change = np.zeros_like(values)
         early: dict[int, Vector] = {}
         told: dict[int, list[Any]] = {}

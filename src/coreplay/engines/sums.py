@@ -58,7 +58,8 @@ class Weights:
         self._named.update(fresh)
         return [
             f"client {client!r} has {min(counts[client], largest) / total:.0%} of the round's weight, by the "
-            f"{counts[client]} samples that it says it has: federated.max_weight_ratio limits it"
+            f"{counts[client]} samples that it says it has"
+            + (" (limited by federated.max_weight_ratio)" if counts[client] > largest else "")
             for client in fresh
         ]
 

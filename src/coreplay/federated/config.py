@@ -249,6 +249,11 @@ class Config(_Part):
             config = cls.model_validate(merged)
         except ValidationError as error:
             raise explained(error, cls, where) from None
+        if config.replay.largest_budget is not None and config.replay.share is None:
+            raise InputError(
+                f"{where}: replay.largest_budget = {config.replay.largest_budget} limits what replay.share gives, and "
+                "there is no share: set replay.budget instead"
+            )
         for name, budget in config.replay.budgets.items():
             if budget < 1:
                 raise InputError(f"{where}: budget of client {name!r} in replay.budgets must be at least 1: {budget}")

@@ -233,6 +233,8 @@ def _digest(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str]) -> str
 
 def _checked(summary: dict[str, Any]) -> dict[str, Any]:
     """Return a summary; raise if something in it that listings and reports use is missing or of another kind."""
+    if not {"compared_by_ratio", "missing"} <= summary.keys():
+        raise ValueError("it was written by an earlier version of coreplay: carry out the run again")
     metrics = summary["metrics"]
     flags = summary["lower_is_better"], summary["compared_by_ratio"]
     if not (isinstance(summary["metric"], str) and all(isinstance(flag, bool) for flag in flags)):

@@ -25,7 +25,7 @@ from coreplay.federated.folder import SUMMARY, Checkpoint, Progress, RunFolder
 from coreplay.federated.joint import Terms, Told, negotiate
 from coreplay.federated.site import contribution_length, run_name
 from coreplay.federated.strategy import NONE, is_coordinated
-from coreplay.files import read_json, read_json_lines, reading
+from coreplay.files import read_json_lines, reading
 from coreplay.seeding import generator
 from coreplay.tasks import PeriodMatrix, Task, relative_change
 
@@ -117,7 +117,20 @@ class Conductor:
                 f"checkpoint in {str(folder.path)!r} has {self._now.values.size} numbers, the model has {start.size}: "
                 "was it made with another model or another version of a library?"
             )
+        self._baseline = self._read_baseline()
         self._saved = time.monotonic()
+
+    def _read_baseline(self) -> dict[str, Any]:
+        """Return the summary of the run that this one is compared with; empty if there is none."""
+        if self.config.baseline is None:
+            return {}
+        found = RunFolder(Path(self.config.baseline)).summary() or {}
+        if len(found.get("metrics", {}).get(self._metric.name, [])) != self._periods:
+            raise InputError(
+                f"baseline = {self.config.baseline!r}: that run has no {self._metric.name} after each of "
+                f"{self._periods} periods, so it can't be compared with this one"
+            )
+        return found
 
     @property
     def progress(self) -> Progress:
@@ -268,15 +281,13 @@ class Conductor:
         metrics = {name: _or_none(matrix.all_period), f"{name}_mean_over_periods": _or_none(matrix.period_mean)}
         metrics["forgetting"] = _or_none(matrix.mean_forgetting())
         metrics["all_period_forgetting"] = _or_none(matrix.all_period_forgetting())
-        if self.config.baseline is not None:
-            baseline = Path(self.config.baseline) / SUMMARY
-            with reading(baseline, "a summary"):
-                before = read_json(baseline)
-                changes = relative_change(matrix.all_period, before["metrics"][name]).tolist()
-                metrics["relative_change"] = [  # none between figures on different test sets
-                    change if missing.get(str(t)) == before["missing"].get(str(t)) else None
-                    for t, change in enumerate(changes)
-                ]
+        if self._baseline:
+            before = self._baseline
+            changes = relative_change(matrix.all_period, before["metrics"][name]).tolist()
+            metrics["relative_change"] = [  # none between figures on different test sets
+                change if missing.get(str(t)) == before["missing"].get(str(t)) else None
+                for t, change in enumerate(changes)
+            ]
         summary = {
             "strategy": self.config.replay.strategy,
             "budget": self.config.replay.usual_budget(),

@@ -68,7 +68,8 @@ def results(group: Group) -> Table:
         record: dict[str, Any] = {"strategy": label, "budget": budget}
         for name, spread in ((group.metric, figure), ("relative_change", change), ("forgetting", lost)):
             record |= {name: _or_none(spread), f"{name}_sd": spread.sd}
-        records.append(record | {"seeds": len(members), "seconds": seconds.mean})
+        lacking = sum(bool(r.missing) for r in members)
+        records.append(record | {"seeds": len(members), "lacking_test_sets": lacking, "seconds": seconds.mean})
         heads.append((label, budget, "*" if any(r.missing for r in members) else "", str(len(members))))
         spreads.append((figure, change, lost, seconds))
     figures, changes, losses, times = (list(each) for each in zip(*spreads, strict=True))

@@ -69,12 +69,13 @@ def next_period(
     until = time.monotonic() + timeout
     while True:
         failed |= phase.look(lambda facts: logging.getLogger("flwr").warning(facts.get("text")))
-        if len(phase.held) + len(failed) >= clients:
+        if len(phase.held.keys() | failed.keys()) >= clients:
             break
         if time.monotonic() > until:
             raise EngineError(f"{len(phase.held)} clients are there after {timeout:g} s instead of {clients} (clients)")
         if phase.courier.stopped(LOOK):
             raise EngineError("the run was stopped")
+    failed = {client: why for client, why in failed.items() if client not in phase.held}
     phase.check_quorum(len(phase.held) + len(failed), failed, "next period")
     return _due(phase.held)
 

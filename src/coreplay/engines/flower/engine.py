@@ -30,7 +30,7 @@ from coreplay.federated.engine import EngineError, Evaluation, Update, Watch
 from coreplay.federated.flat import Vector
 from coreplay.federated.site import contribution_length, run_name
 from coreplay.federated.strategy import ALL
-from coreplay.files import read_json, write_json, write_text
+from coreplay.files import read_json, reading, write_json, write_text
 from coreplay.tasks import Tally, Task
 
 CLIENTS, NUMBER = "clients.json", "run.id"
@@ -108,9 +108,12 @@ class FlowerEngine(Rounds):
         self._weights = Weights(config.federated.max_weight_ratio)
         self._until, self._stamp = period, (max(period, 0), 0)
         self._begun = (folder / CLIENTS).exists()
-        known = read_json(folder / CLIENTS) if self._begun else {"train": {}, "test": {}, "chosen": {}}
-        self.roll = Roll(known["train"], known["test"])
-        self._chosen: dict[str, list[int]] = known["chosen"]  # the periods after which each client chose
+        self.roll = Roll({}, {})
+        self._chosen: dict[str, list[int]] = {}  # the periods after which each client chose
+        if self._begun:
+            with reading(folder / CLIENTS, "the clients of a run"):
+                known = read_json(folder / CLIENTS)
+                self.roll, self._chosen = Roll(known["train"], known["test"]), known["chosen"]
         self._said = {client: (self.roll.train[client], self.roll.test[client]) for client in self.roll.clients}
 
     def _hello(self) -> Letter:

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
+from coreplay.files import read_text
 from coreplay.tasks.api import task
 from coreplay.tasks.base import Batch, Task
 from coreplay.tasks.bert import Size, check_start, fresh, pretrained
@@ -172,10 +173,7 @@ def masked_lm(
     elif start is not None:
         words = Vocabulary.loaded(start, "start")
     elif vocabulary_text is not None:
-        try:
-            words = Vocabulary.trained(Path(vocabulary_text).read_text(encoding="utf-8").split("\n"), pieces)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"vocabulary_text {str(vocabulary_text)!r} can't be read: {error}") from None
+        words = Vocabulary.trained(read_text(vocabulary_text, "text", "vocabulary_text").split("\n"), pieces)
     else:
         first = int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])
         words = Vocabulary.trained(stream.of_period(first).texts, pieces)
