@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coreplay import InputError
-from coreplay.files import alone_in, claim, read_json, replacing, write_json, write_text
+from coreplay.files import alone_in, claim, read_json, read_json_lines, replacing, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -32,6 +32,9 @@ def test_json_round_trip_and_damage(tmp_path):
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(InputError, match=r"a\.json' can't be read as JSON"):
         read_json(tmp_path / "a.json")
+    (tmp_path / "b.jsonl").write_text('{"a": 1}\n{"a": ')  # cut off
+    with pytest.raises(InputError, match=r"b\.jsonl' can't be read as JSON in line 2"):
+        read_json_lines(tmp_path / "b.jsonl")
 
 
 def test_a_folder_is_claimed_only_if_it_holds_nothing_else(tmp_path):

@@ -295,7 +295,7 @@ def test_wrong_input_is_one_clear_line_before_any_work(place, tmp_path, capsys, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["absent.toml"], "config 'absent.toml' can't be read as TOML: No such file"),
+        (["absent.toml"], "config 'absent.toml' does not exist"),
         (["--preset", "smal"], "did you mean 'small'?"),
         ([], "name a configuration file"),
         (["--resume"], "needs the folder of a run"),

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -174,7 +173,7 @@ def reading(path: Path | str, kind: str, what: str = "file") -> Iterator[None]:
         For every error in the block; one that names the file already stays as it is.
     """
     try:
-        if not stat.S_ISREG(Path(path).stat().st_mode):
+        if not Path(path).is_file():
             raise InputError(f"{what} {str(path)!r} does not exist or is no file")
         yield
     except Exception as error:
@@ -211,7 +210,7 @@ def read_json(path: Path | str) -> dict[str, Any]:
 def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
     """Read a file with one JSON object per line, or say which line is damaged."""
     rows = []
-    for number, line in enumerate(read_text(path, "JSON lines").split("\n")[:-1], 1):
+    for number, line in enumerate(read_text(path, "JSON lines").splitlines(), 1):
         with reading(path, f"JSON in line {number}"):
             rows.append(_object(line))
     return rows
@@ -242,9 +241,9 @@ def read_arrays(path: Path | str) -> dict[str, Any]:
     from safetensors.numpy import load_file
 
     path = Path(path)
-    if path.suffix not in (".npy", ".npz", ".safetensors"):
-        raise InputError(f"file {str(path)!r} has suffix {path.suffix!r}: pass a .npy, .npz or .safetensors file")
     with reading(path, path.suffix[1:]):
+        if path.suffix not in (".npy", ".npz", ".safetensors"):
+            raise InputError(f"file {str(path)!r} has suffix {path.suffix!r}: pass a .npy, .npz or .safetensors file")
         if path.suffix == ".safetensors":
             return dict(load_file(path))
         try:

@@ -248,11 +248,10 @@ def test_a_keeper_answers_many_letters_and_ends_with_its_node(tmp_path):
 BLOCKED = """
 import sys
 from pathlib import Path
-import numpy as np
 from coreplay.engines.flower import keeper
 from coreplay.engines.flower.letters import Letter
 from coreplay.engines.flower.node import Node
-letter = Letter("evaluate", "0" * 32, 0, 0, model=np.zeros(3, np.float32))
+letter = Letter("share", "0" * 32, 0, 0, {"talk": "one"})
 keeper.ask(Node(Path(sys.argv[1]), "ann", None, resident=True), letter)
 """
 
@@ -260,7 +259,7 @@ keeper.ask(Node(Path(sys.argv[1]), "ann", None, resident=True), letter)
 def test_a_busy_keeper_has_the_files_for_itself_and_ends_with_its_node(tmp_path):
     """The next node of the client waits for the lock, and gets it when the old node is killed."""
     node = Node(tmp_path, "ann", None)
-    place = path_for(tmp_path, "ann").with_suffix("") / ("0" * 32) / "config.json"
+    place = path_for(tmp_path, "ann").with_suffix("") / ("0" * 32) / "0" / "talk"
     place.parent.mkdir(parents=True)
     os.mkfifo(place)  # reading it never ends
     owner = subprocess.Popen(["sleep", "100"])
