@@ -84,12 +84,15 @@ def test_a_round_equals_a_plain_loop(things, engine, tmp_path):
     ],
     ids=lambda c: "-".join(str(v) for v in c.values()),
 )
-def test_one_and_two_workers_give_the_same_bits(changes, things, engine, tmp_path):
+def test_two_workers_one_and_none_give_the_same_bits(changes, things, engine, tmp_path):
     settings = config(**changes)
     two = run(settings, tmp_path / "two", prepared=things, engine=engine)
     with LocalEngine(things.stream, things.task, things.start, workers=1) as single:
         one = run(settings, tmp_path / "one", prepared=things, engine=single)
     assert records(tmp_path / "one") == records(tmp_path / "two")
+    serial = settings.model_copy(update={"engine": settings.engine.model_copy(update={"name": "serial"})})
+    run(serial, tmp_path / "serial", prepared=things)
+    assert records(tmp_path / "serial") == records(tmp_path / "two")
     assert one.metrics == two.metrics
     assert len(two.metrics["perplexity"]) == 3
     with Store.open(tmp_path / "one/buffers.sqlite") as a, Store.open(tmp_path / "two/buffers.sqlite") as b:

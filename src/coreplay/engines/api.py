@@ -8,9 +8,11 @@ from typing import Any
 
 from coreplay.data import FederatedStream, load
 from coreplay.engines.importing import check_cells, check_main, check_missing
-from coreplay.engines.local import BUFFERS, LocalEngine, cores
+from coreplay.engines.local import LocalEngine, cores
+from coreplay.engines.machine import BUFFERS, MachineEngine
+from coreplay.engines.serial import SerialEngine
 from coreplay.errors import InputError
-from coreplay.federated.config import FLOWER, LOCAL, Config
+from coreplay.federated.config import FLOWER, LOCAL, SERIAL, SIMULATION, Config
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.folder import CHECKPOINT, STREAM, RunFolder
@@ -72,7 +74,7 @@ def run(
     resume: bool = False,
     observer: Observer | None = None,
     prepared: Prepared | None = None,
-    engine: LocalEngine | None = None,
+    engine: MachineEngine | None = None,
 ) -> Run:
     """Carry out a run, or go on with one.
 
@@ -88,10 +90,11 @@ def run(
         Called with every `Event` of the run.
     prepared : Prepared, optional
         The stream, the task and the first model, to share them between runs; made if absent.
-    engine : LocalEngine, optional
-        Worker processes, to share them between runs; started if absent.
+    engine : LocalEngine or SerialEngine, optional
+        An engine, to share it between runs; the one that the configuration names is started if absent.
     """
-    check_main()
+    if config.engine.name != SERIAL:
+        check_main()
     path = Path(folder) if folder is not None else Path("runs") / default_name(config)
     if resume:
         place = RunFolder.open(path)
@@ -103,14 +106,17 @@ def run(
         RunFolder.check_free(path)
     config.check_names()
     check_trackers(config.trackers, installed=True)
-    if config.engine.name != LOCAL:
+    if config.engine.name in (SIMULATION, FLOWER):
         return _over_flower(config, path, resume, observer, prepared)
-    check_cells(config)
+    if config.engine.name == LOCAL:
+        check_cells(config)
     if resume:
         check_alone(path)
         _check_buffers(place)
     things = prepared or prepare(config)
     with ExitStack() as stack:
+        if engine is None and config.engine.name == SERIAL:
+            engine = stack.enter_context(SerialEngine(things.stream, things.task, things.start))
         if engine is None:
             workers = config.engine.workers or cores()
             if observer is not None:

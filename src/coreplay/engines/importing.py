@@ -24,7 +24,8 @@ def check_main() -> None:
         raise SystemExit(UNGUARDED)  # the process that started this one says what is wrong
     if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
         raise InputError(
-            "this program is read from standard input, where worker processes can't import it: write it to a file"
+            "this program is read from standard input, where worker processes can't import it: write it to a file, or "
+            'set engine.name = "serial" to run without worker processes'
         )
 
 
@@ -48,7 +49,7 @@ def check_missing(config: Config, missing: Iterable[Key]) -> None:
         if kind in needed and needed[kind][1] == name:
             raise InputError(
                 f"{needed[kind][0]} {name!r} is unknown to worker processes: put it into a module (a .py file, and not "
-                'under `if __name__ == "__main__":`) and import that'
+                'under `if __name__ == "__main__":`) and import that, or set engine.name = "serial"'
             )
 
 

@@ -1,6 +1,6 @@
-"""A worker process of the local engine: one model instance, one thread, one job at a time.
+"""A worker: one model instance, one thread, one job at a time; and the process around it, of the local engine.
 
-It lives as long as its pipe: when the engine is gone, killed or not, reading fails and the worker ends.
+The process lives as long as its pipe: when the engine is gone, killed or not, reading fails and the worker ends.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from coreplay.engines.shared import SharedVector
 from coreplay.engines.sums import add_weighted
 from coreplay.errors import InputError
 from coreplay.federated.config import Config
-from coreplay.federated.flat import FlatModel
+from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.site import Answer, Site
 from coreplay.federated.training import Trained
 from coreplay.replay import Buffer, Store
@@ -113,14 +113,18 @@ class Failure:
 class Worker:
     """Does jobs; each method returns what goes back to the engine."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._stream, self._task = setup.stream, setup.task
-        self._model = SharedVector(setup.size, setup.dtype, setup.model)
-        self._total = SharedVector(setup.size, setup.dtype, setup.total)
-        self._flat = FlatModel(setup.task.model(0))
-        self.missing = import_all(setup.own)
+    def __init__(self, stream: FederatedStream, task: Task, model: Vector, total: Vector) -> None:
+        self._stream, self._task = stream, task
+        self._model, self._total = model, total
+        self._flat = FlatModel(task.model(0))
         self._site: Site | None = None
         self.client = ""  # whom the worker is busy with
+
+    def close(self) -> None:
+        """Close the store of the current run."""
+        if self._site is not None:
+            self._site.store.close()
+            self._site = None
 
     @property
     def site(self) -> Site:
@@ -130,6 +134,7 @@ class Worker:
 
     def do(self, job: Job) -> Any:
         """Do a job."""
+        self.client = ""
         match job:
             case Begin():
                 return self._begin(job)
@@ -138,7 +143,7 @@ class Worker:
             case Measure():
                 found: Any = self._measure(job)
             case Choose():
-                found = [self._apart(c).choose_alone(c, job.period, self._model.values) for c in job.clients]
+                found = [self._apart(c).choose_alone(c, job.period, self._model) for c in job.clients]
             case Contribute():
                 found = self._contribute(job)
             case Settle():
@@ -156,18 +161,17 @@ class Worker:
         return self._at(client)
 
     def _begin(self, job: Begin) -> None:
-        if self._site is not None:
-            self._site.store.close()
+        self.close()
         store = Store.open(job.buffers)
         self._site = Site(job.config, self._stream, self._task, self._flat, store, job.scratch)
 
     def _train(self, job: Train) -> list[Trained]:
         import torch
 
-        start, total = torch.from_numpy(self._model.values), torch.from_numpy(self._total.values)
+        start, total = torch.from_numpy(self._model), torch.from_numpy(self._total)
         told = []
         for k, client in enumerate(job.clients):
-            trained = self._at(client).train(client, job.period, job.round, self._model.values)
+            trained = self._at(client).train(client, job.period, job.round, self._model)
             weight = min(trained.samples, job.largest)
             add_weighted(total, self._flat.values.sub_(start), weight, first=k == 0)
             told.append(trained)
@@ -175,12 +179,12 @@ class Worker:
 
     def _measure(self, job: Measure) -> Tally:
         samples = self._stream.of_period(job.period, "test")[slice(job.start, job.stop)]
-        return self.site.tally(samples, self._model.values)
+        return self.site.tally(samples, self._model)
 
     def _contribute(self, job: Contribute) -> list[tuple[bytes | None, bytes]]:
         broadcast = None if job.broadcast is None else Broadcast.from_bytes(job.broadcast)
         answers: list[Answer] = [
-            self._apart(client).coordinate(client, job.period, self._model.values, state, broadcast)
+            self._apart(client).coordinate(client, job.period, self._model, state, broadcast)
             for client, state in zip(job.clients, job.states, strict=True)
         ]
         return [(None if a.contribution is None else a.contribution.to_bytes(), a.state) for a in answers]
@@ -188,7 +192,7 @@ class Worker:
     def _settle(self, job: Settle) -> list[Buffer]:
         broadcast = None if job.broadcast is None else Broadcast.from_bytes(job.broadcast)
         return [
-            self._apart(client).settle(client, job.period, self._model.values, state, broadcast)
+            self._apart(client).settle(client, job.period, self._model, state, broadcast)
             for client, state in zip(job.clients, job.states, strict=True)
         ]
 
@@ -205,7 +209,7 @@ def _unpacked(data: bytes) -> Any:
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"worker processes can't import the task: {error}; define its class in a module (a .py file, and not under "
-            '`if __name__ == "__main__":`)'
+            '`if __name__ == "__main__":`), or set engine.name = "serial"'
         ) from None
 
 
@@ -228,11 +232,11 @@ def main(connection: Connection) -> None:
             try:
                 job = _unpacked(data)
                 if isinstance(job, Setup):
-                    worker = Worker(job)
-                    reply = worker.missing
+                    shared = [SharedVector(job.size, job.dtype, name) for name in (job.model, job.total)]
+                    worker = Worker(job.stream, job.task, *(vector.values for vector in shared))
+                    reply = import_all(job.own)
                 else:
                     assert worker is not None, "the first message is the setup"
-                    worker.client = ""
                     reply = worker.do(job)
             except Exception as error:
                 name = worker.client if worker else ""

@@ -24,7 +24,7 @@ from coreplay.files import read_toml, reading
 from coreplay.tasks.api import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
 
-LOCAL, SIMULATION, FLOWER = ENGINES = ("local", "flower-simulation", "flower")
+LOCAL, SERIAL, SIMULATION, FLOWER = ENGINES = ("local", "serial", "flower-simulation", "flower")
 
 
 def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
@@ -160,7 +160,10 @@ class GradientsConfig(_Part):
 class EngineConfig(_Part):
     """Where the run runs. Results do not depend on `workers`."""
 
-    name: str = _field("local", "local: processes on this machine; flower-simulation: Ray; flower: real clients.")
+    name: str = _field(
+        "local",
+        "local: worker processes; serial: the calling process; flower-simulation: Ray; flower: real clients.",
+    )
     workers: int | None = _field(None, "Processes, unless the clients are real; one a core if absent.", ge=1)
     groups: int = _field(16, "Into how many sums a round's clients are dealt. Fixes the order of additions.", ge=1)
     checkpoint_seconds: float = _field(30.0, "Write the model at most this often within a period.", ge=0)
