@@ -170,6 +170,14 @@ def test_the_cap_is_the_same_on_flower_and_on_the_local_engine(nodes, tmp_path):
     assert lines(tmp_path / "local", "rounds.jsonl") != lines(uncapped, "rounds.jsonl")
 
 
+def test_herding_uses_the_same_features_on_flower_and_on_the_local_engine(nodes, tmp_path, monkeypatch):
+    run(settings(replay__strategy="herding"), tmp_path / "local")
+    with monkeypatch.context() as patch:  # the nodes are threads of this process
+        patch.setattr("coreplay.federated.site.gradient_matrix", lambda *_, **__: pytest.fail("features are enough"))
+        conducted(nodes, tmp_path, lambda letter: None, replay__strategy="herding")
+    assert lines(tmp_path / "run", "rounds.jsonl") == lines(tmp_path / "local", "rounds.jsonl")
+
+
 def test_a_letter_longer_than_it_can_be_is_refused_unread(nodes, tmp_path):
     def long(letter):
         return altered(letter, data=bytes(2**22)) if letter.act == "contribute" and letter.data else None
