@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/coreplay demo
 
 test: lint browser
-	$(BIN)/pytest -n 2 -m 'not flower'
+	$(BIN)/pytest -n 3 -m 'not flower'
 	$(BIN)/pytest -n 2 --dist loadfile -m flower
 
 lint: $(VENV)/.installed-dev

@@ -168,7 +168,7 @@ def plain(tmp_path):
 
 def test_killed_nodes_are_named_and_come_back_with_their_buffers(plain, tmp_path):
     """Then, when two of three are gone, the run stops; with them back it goes on."""
-    changes = {"engine__connection": str(plain.folder), "engine__timeout": 15, "engine__quorum": 0.5}
+    changes = {"engine__connection": str(plain.folder), "engine__timeout": 25, "engine__quorum": 0.5}
     settings = digits(engine__name="flower", **changes)
     going = Following(settings, tmp_path / "run")
     going.until("round")
