@@ -74,11 +74,11 @@ class Progress:
                 raise ValueError(f"its {name} is a {type(given[name]).__name__}, not a {type(usual).__name__}")
         found = cls(**given)
         if not all(isinstance(row, dict) for name in TABLES for row in getattr(found, name)):
-            raise ValueError("a row of its tables is no object")
+            raise ValueError("a row of its tables is not an object")
         if min(found.period, found.round) < 0 or not all(
             is_number(spent) and math.isfinite(spent) for spent in found.seconds.values()
         ):
-            raise ValueError("its period, its round or its seconds can't be")
+            raise ValueError("its period, round or seconds are negative, or not finite numbers")
         return found
 
 
@@ -167,7 +167,7 @@ class RunFolder:
             checkpoint.unlink(missing_ok=True)
 
     def check_stream(self, stream: Census, periods: int | None) -> None:
-        """Note how much data the stream has up to this period; raise an `InputError` if that was noted otherwise."""
+        """Record how much data the stream has up to this period; raise an `InputError` if the record says otherwise."""
         now = {"clients": len(stream.clients), "periods": periods or stream.periods}
         for split, name in (("train", "training samples"), ("test", "test samples")):
             now[name] = int(stream.counts(split)[:, : now["periods"]].sum())
@@ -175,7 +175,7 @@ class RunFolder:
             write_json(self.path / STREAM, now)
             return
         then = read_json(self.path / STREAM)
-        if not isinstance(then, dict) or not all(isinstance(then.get(key), int) for key in now):
+        if not all(isinstance(then.get(key), int) for key in now):
             raise InputError(f"{str(self.path / STREAM)!r} is damaged: delete it if the data is still the same")
         changed = [
             f"{key} {then[key]} to {now[key]} ({now[key] - then[key]:+d})" for key in now if now[key] != then[key]
@@ -255,7 +255,7 @@ def _checked(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Say whether a value from a file is a number that can be reckoned with; infinity and NaN are.
+    """Return whether a value from a file is a number that fits into a float; infinity and NaN do.
 
     >>> is_number(3), is_number(float("nan")), is_number(True), is_number("3"), is_number(10**400)
     (True, True, False, False, False)

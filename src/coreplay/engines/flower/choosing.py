@@ -50,7 +50,7 @@ def next_period(
     Parameters
     ----------
     grid
-        Flower's.
+        The grid that Flower gives to the server app.
     clients : int
         How many clients to wait for: an app that has just started may be there before them.
     run : str
@@ -103,13 +103,13 @@ def choose_jointly(
     Parameters
     ----------
     grid
-        Flower's.
+        The grid that Flower gives to the server app.
     arrays
         The model after the period's rounds, as it goes to clients for training.
     period : int
         The number of the period, from 0: what `next_period` returned when the app started.
     fresh : bool
-        Begin anew: every client first deletes all that it holds.
+        Start over: every client first deletes everything that it holds.
     rounds : int
         Rounds of the coordination.
     secure : bool
@@ -142,7 +142,7 @@ def choose_jointly(
     if not fresh and phase.held and period not in (due, due - 1):
         raise InputError(
             f"period = {period} is not the next one: {_described(phase.held)}; go on with period={due} (next_period "
-            "returns it), or begin anew with fresh=True, which deletes what the clients hold"
+            "returns it), or start over with fresh=True, which deletes what the clients hold"
         )
     phase.check_quorum(len(phase.pools) + len(failed), failed, f"hello, period {period}")
     clients: Sequence[str] = sorted(client for client, size in phase.pools.items() if size)
@@ -207,8 +207,8 @@ class _Phase(Rounds):
             return f"it holds a buffer that it chose after period {held}"
         if facts.get("same") is not True:
             return (
-                f"it has chosen after period {held} already, from other data: go on with the next period, or begin "
-                "anew with fresh=True"
+                f"it has chosen after period {held} already, from other data: go on with the next period, or start "
+                "over with fresh=True"
             )
         self.budgets[client], self.pools[client], self._sizes[client], self.lengths[client] = found
         return ""

@@ -161,7 +161,7 @@ class Memory:
                     items.append(_item(letter.period, _payload(pool, k), taken))
                 else:
                     items.append(before.items[k - new])
-            with replacing(self._folder / str(letter.period) / DIGEST) as temporary:
+            with replacing(self._folder / str(letter.period) / DIGEST, private=True) as temporary:
                 temporary.write_bytes(_digest(data))
             store.replace(Buffer(self.client, letter.period, before.seen + new, tuple(items)))
         forget_before(self._folder, letter.period)
