@@ -95,7 +95,7 @@ class Site:
 
     def pool(self, client: str, period: int) -> ClientPool:
         """Return what the client can train on and choose from."""
-        return make_client_pool(self.stream.samples(client, period), period, self.store.load(client, at=period - 1))
+        return make_client_pool(self.stream.samples(client, period), self.store.load(client, at=period - 1))
 
     def train(self, client: str, period: int, round: int, start: Vector) -> Trained:
         """Train the site's model from `start` on the client's pool."""
