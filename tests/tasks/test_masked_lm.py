@@ -219,13 +219,13 @@ def test_mistakes_are_explained(stream, options, message):
 
 def test_a_folder_without_a_model_is_named(stream, task, tmp_path):
     task.vocabulary.save(tmp_path)
-    with pytest.raises(InputError, match=r"start '.*' can't be loaded from this folder"):
+    with pytest.raises(InputError, match=r"pretrained '.*' can't be loaded from this folder"):
         make("masked_lm", stream, pretrained=str(tmp_path))
 
 
 def test_a_model_that_is_no_folder_and_no_name_is_not_asked_of_the_network(stream, task, tmp_path):
     task.vocabulary.save(tmp_path / "words")
-    with pytest.raises(InputError, match=r"start '.*model': there is no such folder"):
+    with pytest.raises(InputError, match=r"pretrained '.*model': there is no such folder"):
         make("masked_lm", stream, pretrained=str(tmp_path / "model"), vocabulary=str(tmp_path / "words"))
 
 
@@ -270,19 +270,19 @@ def test_a_model_of_another_type_is_named_before_its_tokeniser_is_read(stream, t
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(
-        InputError, match=rf"start '.*' is a model of type '{model}'.*supported: bert.*task of your own"
+        InputError, match=rf"pretrained '.*' is a model of type '{model}'.*supported: bert.*task of your own"
     ):
         make(kind, stream, pretrained=str(tmp_path))
 
 
-def test_errors_about_the_start_name_the_start(stream, bert, tmp_path, monkeypatch):
+def test_errors_about_the_pretrained_model_name_it(stream, bert, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(InputError, match=r"^start 'nofolder' can't be loaded from this Hub name"):
+    with pytest.raises(InputError, match=r"^pretrained 'nofolder' can't be loaded from this Hub name"):
         make("masked_lm", stream, pretrained="nofolder")
     shutil.copytree(bert, tmp_path / "wordless")
     for name in ("vocab.txt", "tokenizer.json"):
         (tmp_path / "wordless" / name).unlink()
-    with pytest.raises(InputError, match=r"^start '.*wordless': the folder has neither"):
+    with pytest.raises(InputError, match=r"^pretrained '.*wordless': the folder has neither"):
         make("masked_lm", stream, pretrained=str(tmp_path / "wordless"))
 
 
