@@ -157,7 +157,7 @@ def test_a_gigabyte_line_does_not_fill_the_memory(tmp_path, name):
     script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from coreplay.data.lines import lines\n"
+        "from coreplay.data.readers import lines\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try: print(sum(1 for _ in lines(Path(sys.argv[1]))))\n"
         "except ValueError as error: print(error)\n"
@@ -243,11 +243,6 @@ def test_gzipped_parquet_is_refused_by_name(tmp_path):
     [
         ("files", {"path": [1]}, "path must be the name of a file, or several"),
         ("files", {"path": 5}, "path must be the name of a file, or several"),
-        ("git", {"repositories": 5}, "repositories must name at least one git repository: got 5"),
-        ("git", {"repositories": [5]}, "repositories must name at least one"),
-        ("git", {"repositories": ".", "words": 5}, "words must be the fewest and the most words"),
-        ("git", {"repositories": ".", "words": [2]}, "words must be the fewest and the most words"),
-        ("git", {"repositories": ".", "salt": ""}, "salt is empty"),
         ("synthetic", {"drift": float("inf")}, "drift = inf"),
         ("synthetic", {"spread": 1e6}, "spread = 1000000.0"),
         ("digits", {"alpha": float("inf")}, "alpha=inf"),

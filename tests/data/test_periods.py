@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coreplay.data import Clients, DataWarning, Periods, load
-from coreplay.data.clients import limited, partition
+from coreplay.data.partition import limited, partition
 from coreplay.data.periods import DAY, cut_by_order, cut_by_time, last_of_each
 from coreplay.data.store import save
 from coreplay.errors import InputError

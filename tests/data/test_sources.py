@@ -16,8 +16,7 @@ import pytest
 
 from coreplay.data import Columns, DataWarning, load, source, sources
 from coreplay.data.describe import describe
-from coreplay.data.grammar import assistant, choices, parse
-from coreplay.data.kinds.synthetic import popularity
+from coreplay.data.sources.synthetic import assistant, choices, parse, popularity
 from coreplay.errors import InputError
 from tests.data.shared import needs_shared_data, real
 

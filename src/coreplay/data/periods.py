@@ -15,13 +15,13 @@ from typing import Any, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from coreplay.data.readers import moment
+from coreplay.data.samples import Ints
 from coreplay.data.stream import MOST_PERIODS
-from coreplay.data.times import moment
 from coreplay.errors import InputError, unknown
 from coreplay.kinds import check_fields
 
 DAY = 86_400
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 KINDS = ("given", "time", "order")
 TESTS = ("given", "last", "text")
@@ -98,8 +98,8 @@ class Periods:
         needed = {"given": "period", "time": "timestamp", "order": "order"}[wanted]
         if needed not in available:
             raise InputError(
-                f"periods by {wanted} need a column for the {needed}: name one with columns={{{needed!r}: ...}} or "
-                f"--{needed}, or make periods another way"
+                f"periods by {wanted} need a column for the {needed}: name one with columns={{{needed!r}: ...}}, or "
+                "make periods another way"
             )
         return wanted
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coreplay.coordination.client import MINIMUM_POOL
-from coreplay.data.api import check_source
+from coreplay.data.sources import check_source
 from coreplay.errors import InputError, unknown
 from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import ALL, NONE, check_strategy, is_coordinated

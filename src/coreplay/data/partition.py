@@ -9,11 +9,11 @@ from typing import Any, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from coreplay.data.samples import Ints
 from coreplay.errors import InputError, unknown
 from coreplay.kinds import check_fields
 from coreplay.seeding import generator
 
-Ints = NDArray[np.int64]
 KINDS = ("column", "dirichlet", "pathological", "iid")
 
 

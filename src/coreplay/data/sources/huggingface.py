@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coreplay.data.api import source
-from coreplay.data.assemble import assemble
-from coreplay.data.clients import Clients
-from coreplay.data.columns import Columns
+from coreplay.data.build import build_stream
+from coreplay.data.partition import Clients
 from coreplay.data.periods import Periods
-from coreplay.data.readers import from_table
+from coreplay.data.readers import Columns, from_table
+from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError
 from coreplay.files import may_be_on_hub
@@ -40,7 +39,7 @@ def huggingface(
     if isinstance(label, datasets.ClassLabel):
         names = label.names
         raw.columns["label"] = [None if v is None or v < 0 else names[v] for v in raw.columns["label"]]
-    return assemble(raw, periods, who, duplicates, labels)
+    return build_stream(raw, periods, who, duplicates, labels)
 
 
 def _dataset(path: str, name: str | None, part: str) -> Any:

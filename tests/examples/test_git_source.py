@@ -1,15 +1,25 @@
 """Git histories that the test makes, with names, links and addresses in them that must not come out."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from coreplay.data import load, save
-from coreplay.data.scrub import Scrubber, pseudonym
 from coreplay.errors import InputError
+
+SOURCE = Path(__file__).parents[2] / "examples" / "git_source.py"
+spec = importlib.util.spec_from_file_location("git_source", SOURCE)
+assert spec is not None
+assert spec.loader is not None
+sys.modules["git_source"] = git_source = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(git_source)
+Scrubber, pseudonym = git_source.Scrubber, git_source.pseudonym
 
 COMMITS = [
     ("Ann Lee", "ann@example.org", "Add the parser for dates (#12)"),
@@ -73,6 +83,18 @@ def test_pseudonyms_can_be_made_again_only_with_the_salt(repository):
     assert not set(first) & set(other)
     assert not set(first) & set(random)
     assert pseudonym("ann@example.org", b"s") in first
+
+
+def test_options_are_checked():
+    for wrong, message in (
+        ({"repositories": 5}, "repositories must name at least one git repository: got 5"),
+        ({"repositories": [5]}, "repositories must name at least one"),
+        ({"repositories": ".", "words": 5}, "words must be the fewest and the most words"),
+        ({"repositories": ".", "words": [2]}, "words must be the fewest and the most words"),
+        ({"repositories": ".", "salt": ""}, "salt is empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load("git", **wrong)
 
 
 def test_what_is_no_repository_is_named(tmp_path, repository):
