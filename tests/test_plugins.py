@@ -157,18 +157,14 @@ def test_a_run_keeps_its_plugins_and_reading_it_does_not_run_them(last, tmp_path
     assert 'plugins = ["plugins/last.py"]' in (folder.path / "config.toml").read_text()
     last.unlink()
     # in another process, in which the plugin is not known
-    code = (
-        "import coreplay; from coreplay.federated import RunFolder; from coreplay.federated.listing import list_runs;"
-    )
     place = tmp_path / "runs"
-    subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code + f"print(list_runs({str(place)!r}), RunFolder.open({str(folder.path)!r}).config())",
-        ],
-        check=True,
-    )
+    code = f"""
+from coreplay.federated import RunFolder
+from coreplay.federated.listing import list_runs
+print(list_runs({str(place)!r}))
+config = RunFolder.open({str(folder.path)!r}).config()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
     assert (tmp_path / "ran").read_text() == "x"  # not again
     assert list_runs(place)[0].strategy == "last"
     subprocess.run([sys.executable, "-c", code + "config.check_names()"], check=True)

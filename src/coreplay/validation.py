@@ -98,10 +98,8 @@ def problem(errors: list[ErrorDetails]) -> str:
     for error in errors:
         if error["type"] in _EXPECTED:
             inside = f" at {error['loc'][-1]}" if error["loc"] and isinstance(error["loc"][-1], int) else ""
-            bounds = {
-                key: f"{value:g}" for key, value in error.get("ctx", {}).items() if isinstance(value, int | float)
-            }
-            texts.append(_EXPECTED[error["type"]].format(**error.get("ctx", {}) | bounds) + inside)
+            bounds = {key: f"{v:g}" if isinstance(v, float) else v for key, v in error.get("ctx", {}).items()}
+            texts.append(_EXPECTED[error["type"]].format(**bounds) + inside)
         elif error["type"] == "is_instance_of":
             texts.append({"Path": "a path", "Sequence": "a list"}.get(error["ctx"]["class"], error["msg"][16:]))
         else:

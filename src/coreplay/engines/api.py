@@ -21,7 +21,7 @@ from coreplay.federated.sampling import sample_clients
 from coreplay.federated.strategy import ALL, NONE
 from coreplay.federated.tracker import check_trackers
 from coreplay.federated.watching import check_alone, watching
-from coreplay.gradients.selected import select_parameters
+from coreplay.gradients import select_parameters
 from coreplay.plugins import load_plugins
 from coreplay.replay import Store
 from coreplay.tasks import Task, make

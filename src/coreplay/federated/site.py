@@ -28,8 +28,7 @@ from coreplay.federated.pools import ClientPool, kept_buffer, make_client_pool
 from coreplay.federated.strategy import ALL
 from coreplay.federated.training import Trained, train
 from coreplay.files import replacing
-from coreplay.gradients import gradient_matrix
-from coreplay.gradients.selected import select_parameters
+from coreplay.gradients import gradient_matrix, select_parameters
 from coreplay.replay import Buffer, Store
 from coreplay.seeding import generator
 from coreplay.selection import choose
@@ -92,11 +91,11 @@ class Site:
         self.store, self.scratch = store, scratch
         self._numbers = {client: number for number, client in enumerate(stream.clients)}
         self._algorithm = make_algorithm(config.federated.algorithm, config.federated.options)
-        self._looks: dict[Any, Any] = {}
+        self._probe_cache: dict[Any, Any] = {}
 
     def pool(self, client: str, period: int) -> ClientPool:
         """Return what the client can train on and choose from."""
-        return make_client_pool(self.stream.samples(client, period), period, self.store.load(client, at=period - 1))
+        return make_client_pool(self.stream.samples(client, period), self.store.load(client, at=period - 1))
 
     def train(self, client: str, period: int, round: int, start: Vector) -> Trained:
         """Train the site's model from `start` on the client's pool."""
@@ -197,7 +196,7 @@ class Site:
                 given.backend,
                 parameters=given.parameters,
                 batch_first=self.task.batch_first,
-                looks=self._looks,
+                probe_cache=self._probe_cache,
                 memory_limit=memory,
                 **sketch,
             )

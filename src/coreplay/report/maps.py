@@ -110,9 +110,8 @@ def _chosen(stream: FederatedStream, last: int, clients: int) -> list[str]:
 
 def _pool(stream: FederatedStream, client: str, last: int) -> ClientPool:
     parts = [stream.samples(client, period) for period in range(last)]
-    arrived = np.repeat(np.arange(last, dtype=np.int64), [len(part) for part in parts])
     samples = Samples.joined(parts)
-    return ClientPool(samples, arrived, np.ones(len(samples), dtype=bool), 0)
+    return ClientPool(samples, np.ones(len(samples), dtype=bool), 0)
 
 
 def _projected(gram: NDArray[Any]) -> tuple[NDArray[np.float64], tuple[float, float]]:
@@ -170,5 +169,5 @@ def _panel(group: Group, found: Map, run: Finished, kept: dict[str, set[str]], t
 def _notes(pool: ClientPool, texts: bool) -> Iterator[str]:
     """Say of each sample when it arrived, and what it is only if that was asked for."""
     shown = pool.samples.texts if texts and not isinstance(pool.samples.content, np.ndarray) else [""] * len(pool)
-    for period, text in zip(pool.arrived.tolist(), shown, strict=True):
+    for period, text in zip(pool.samples.arrived.tolist(), shown, strict=True):
         yield f"arrived in period {period + 1}" + (f": {text}" if text else "")
