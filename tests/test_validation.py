@@ -26,8 +26,8 @@ from coreplay.validation import check_value, make_table
         ("stream.parquet", Path, Path("stream.parquet")),
         (["a", "b"], tuple[str, ...], ("a", "b")),
         (["a", "b"], Sequence[str], ["a", "b"]),
-        ({"least": 3}, Clients | Mapping[str, Any] | None, {"least": 3}),
-        (Clients(least=2), Clients | Mapping[str, Any] | None, Clients(least=2)),
+        ({"min_samples": 3}, Clients | Mapping[str, Any] | None, {"min_samples": 3}),
+        (Clients(min_samples=2), Clients | Mapping[str, Any] | None, Clients(min_samples=2)),
     ],
 )
 def test_values_are_taken_as_a_file_writes_them(value, annotation, found):
@@ -63,12 +63,12 @@ def test_wrong_values_are_named_with_what_was_expected(value, annotation, expect
 
 
 def test_tables_are_made_of_known_keys_and_right_values():
-    assert make_table(Clients, {"least": 3}, "clients") == Clients(least=3)
+    assert make_table(Clients, {"min_samples": 3}, "clients") == Clients(min_samples=3)
     assert make_table(Clients, None, "clients") == Clients()
     for given, words in (
         ("many", r"clients must be a table of options \(by, number.*: got 'many'"),
-        ({"lest": 3}, "unknown option 'lest' of clients: did you mean 'least'"),
-        ({"least": "3"}, "clients.least: got '3': must be a whole number"),
+        ({"min_sample": 3}, "unknown option 'min_sample' of clients: did you mean 'min_samples'"),
+        ({"min_samples": "3"}, "clients.min_samples: got '3': must be a whole number"),
     ):
         with pytest.raises(InputError, match=words):
             make_table(Clients, given, "clients")

@@ -82,7 +82,7 @@ class MachineEngine(ABC):
         """Serve this run from now on."""
         if self._store is not None:
             self._store.close()
-        self._config, self._groups = config, config.engine.groups
+        self._config, self._groups = config, config.engine.aggregation_groups
         self._weights = Weights(config.federated.max_weight_ratio)
         self._store = Store.open(folder / BUFFERS)
         self._scratch = folder / "scratch"

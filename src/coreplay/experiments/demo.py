@@ -12,27 +12,27 @@ DEMO = Sweep.make(
         "run": {
             "stream": {
                 "source": "synthetic",
-                "options": {"clients": 16, "periods": 4, "samples": 40, "drift": 3.0, "seasonality": 1.0},
+                "options": {"num_clients": 16, "num_periods": 4, "samples": 40, "drift": 3.0, "seasonality": 1.0},
             },
             "task": {
                 "name": "masked_lm",
                 "options": {
-                    "layers": 1,
-                    "hidden": 48,
-                    "heads": 4,
-                    "feed_forward": 96,
+                    "num_layers": 1,
+                    "hidden_size": 48,
+                    "num_heads": 4,
+                    "intermediate_size": 96,
                     "vocabulary_size": 500,
-                    "longest": 20,
+                    "max_length": 20,
                 },
             },
             "federated": {
                 "rounds": 20,
-                "clients": 8,
+                "clients_per_round": 8,
                 "batch_size": 32,
                 "optimizer": "adamw",
                 "learning_rate": 0.01,
             },
-            "gradients": {"size": 512},
+            "gradients": {"sketch_size": 512},
         },
     }
 )

@@ -21,7 +21,7 @@ from coreplay.errors import InputError
 from coreplay.experiments.board import FAILED, FINISHED, RUNNING, WAITING, Board
 from coreplay.experiments.sweep import Planned
 from coreplay.federated import Event, FlatModel, Observer, RunFolder
-from coreplay.federated.config import LOCAL
+from coreplay.federated.config import PROCESSES
 from coreplay.federated.folder import CHECKPOINT, CONFIG, FAILURE
 from coreplay.files import alone_in, copy, disk_full, write_text
 from coreplay.plugins import check_same_plugins
@@ -35,8 +35,10 @@ def places(board: Board, folder: Path) -> dict[str, Path]:
     """Return where each run is kept; mark those that are finished. A folder with another run is refused."""
     found = {}
     for planned in board.runs:
-        if planned.config.engine.name != LOCAL:
-            raise InputError(f"engine.name = {planned.config.engine.name!r}: the runs of a sweep are local")
+        if planned.config.engine.name != PROCESSES:
+            raise InputError(
+                f"engine.name = {planned.config.engine.name!r}: a sweep runs its runs with the engine 'processes'"
+            )
         path = found[planned.name] = folder / "runs" / planned.name
         if not (path / CONFIG).exists():
             continue

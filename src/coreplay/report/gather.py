@@ -18,7 +18,7 @@ from coreplay.federated.strategy import ALL, NONE
 from coreplay.files import read_json, read_json_lines
 
 Key = tuple[int, int]  # seed and sample of clients: what runs are paired by
-VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.sample")
+VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.client_seed")
 ANY = "any"
 
 
@@ -35,7 +35,7 @@ class Finished:
     @property
     def key(self) -> Key:
         """What it is paired by."""
-        return self.config.seed, self.config.stream.sample
+        return self.config.seed, self.config.stream.client_seed
 
     @property
     def label(self) -> str:
@@ -82,7 +82,7 @@ class Finished:
 def flattened(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return nested values by dotted name, as texts.
 
-    >>> flattened({"stream": {"options": {"clients": 5}}, "seed": 0})
+    >>> flattened({"stream": {"options": {"num_clients": 5}}, "seed": 0})
     {'stream.options.clients': '5', 'seed': '0'}
     """
     found: dict[str, str] = {}

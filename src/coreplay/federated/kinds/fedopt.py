@@ -15,13 +15,13 @@ class FedAvgM(Algorithm):
 
     Parameters
     ----------
-    rate
+    server_lr
         The learning rate of the server.
     momentum
         The share of the velocity that is kept from round to round.
     """
 
-    rate: NotNegative = 1.0
+    server_lr: NotNegative = 1.0
     momentum: NotNegative = 0.9
 
     def begin(self, parameters: Vector) -> State:
@@ -31,13 +31,13 @@ class FedAvgM(Algorithm):
     def update(self, parameters: Vector, change: Vector, state: State) -> tuple[Vector, State]:
         """Move by the velocity, which the change adds to."""
         velocity = self.momentum * state["velocity"] + change
-        return parameters + self.rate * velocity, {"velocity": velocity}
+        return parameters + self.server_lr * velocity, {"velocity": velocity}
 
 
 class _Adaptive(Algorithm):
-    """m ← β₁m + (1 − β₁)Δ, v by the subclass, w ← w + rate · m / (√v + τ)."""
+    """m ← β₁m + (1 − β₁)Δ, v by the subclass, w ← w + server_lr · m / (√v + τ)."""
 
-    rate: NotNegative
+    server_lr: NotNegative
     beta1: NotNegative
     tau: NotNegative
 
@@ -53,7 +53,7 @@ class _Adaptive(Algorithm):
         """Move along the mean, each coordinate by its own measure."""
         mean = self.beta1 * state["mean"] + (1 - self.beta1) * change
         square = self.square(state["square"], change * change)
-        return parameters + self.rate * mean / (np.sqrt(square) + self.tau), {"mean": mean, "square": square}
+        return parameters + self.server_lr * mean / (np.sqrt(square) + self.tau), {"mean": mean, "square": square}
 
 
 @algorithm("fedadagrad")
@@ -61,7 +61,7 @@ class _Adaptive(Algorithm):
 class FedAdagrad(_Adaptive):
     """FedOpt with Adagrad at the server: v grows by Δ²."""
 
-    rate: NotNegative = 0.01
+    server_lr: NotNegative = 0.01
     beta1: NotNegative = 0.0
     tau: NotNegative = 0.001
 
@@ -75,7 +75,7 @@ class FedAdagrad(_Adaptive):
 class FedAdam(_Adaptive):
     """FedOpt with Adam at the server: v is a running mean of Δ²."""
 
-    rate: NotNegative = 0.01
+    server_lr: NotNegative = 0.01
     beta1: NotNegative = 0.9
     beta2: NotNegative = 0.99
     tau: NotNegative = 0.001
@@ -90,7 +90,7 @@ class FedAdam(_Adaptive):
 class FedYogi(_Adaptive):
     """FedOpt with Yogi at the server: v moves towards Δ² by steps of the size of Δ²."""
 
-    rate: NotNegative = 0.01
+    server_lr: NotNegative = 0.01
     beta1: NotNegative = 0.9
     beta2: NotNegative = 0.99
     tau: NotNegative = 0.001
