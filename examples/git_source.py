@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coreplay.data import Clients, FederatedStream, Periods, RawColumns, build_stream, source
-from coreplay.errors import InputError
+import coreplay
+from coreplay import InputError
+from coreplay.data import Clients, FederatedStream, Periods, RawColumns, build_stream
 
 _URL = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+", re.IGNORECASE)
 _EMAIL = re.compile(r"<?[\w.+-]+@[\w-]+(?:\.[\w-]+)+>?")
@@ -50,7 +51,7 @@ class Commit:
     others: tuple[str, ...]
 
 
-@source("git")
+@coreplay.source("git")
 def git(
     *,
     repositories: Sequence[Path | str] | Path | str,
@@ -65,11 +66,8 @@ def git(
     bots, fix-up commits and subjects of fewer or more words than `words` are left out.
     """
     paths = [repositories] if isinstance(repositories, str | Path) else repositories
-    fit = isinstance(paths, Sequence) and all(isinstance(path, str | Path) for path in paths)
-    if not fit or not paths:
-        raise InputError(f"repositories must name at least one git repository: got {repositories!r}")
-    if not isinstance(words, list | tuple) or [type(many) for many in words] != [int, int]:
-        raise InputError(f"words must be the fewest and the most words of a subject, such as [2, 40]: got {words!r}")
+    if not paths:
+        raise InputError("repositories must name at least one git repository: got none")
     if salt == "":
         raise InputError("salt is empty, so that anybody could test guesses: give a secret text, or leave it out")
     commits = [commit for path in paths for commit in log(Path(path))]

@@ -24,6 +24,10 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The .parquet file to write.")]
 Seed = Annotated[int, typer.Option(help="Makes every random choice repeatable.")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", help="A .py file or module of your own with selectors, tasks and such. Repeatable."),
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", help="Option of the source, as name=value or table.name=value; values may be JSON."),
@@ -51,6 +55,7 @@ def make(
     source: Annotated[str, typer.Argument(help="A source; `coreplay data sources` lists them.")],
     output: Output,
     option: Options = None,
+    plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Make a stream from any source and write it to one Parquet file.
@@ -61,8 +66,10 @@ def make(
     """
     from coreplay.data import load, save
     from coreplay.data.store import check_output
+    from coreplay.plugins import load_plugins
 
     check_output(output)
+    load_plugins(plugin or [])
     with _warnings(), _busy(f"making {output}"):
         stream = load(source, **_tables(option))
         save(stream, output)
@@ -75,6 +82,7 @@ def describe(
         str, typer.Argument(help="A .jsonl, .jsonl.gz, .csv, .csv.gz or .parquet file, or the name of a source.")
     ],
     option: Options = None,
+    plugin: Plugins = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", "-f", help="Write the figure to this .png or .svg.")
     ] = None,
@@ -94,9 +102,11 @@ def describe(
     """
     from coreplay.data import load, sources
     from coreplay.data.describe import describe as measure
+    from coreplay.plugins import load_plugins
 
     if figure is not None and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {str(figure)!r} has suffix {figure.suffix!r}: use .png or .svg")
+    load_plugins(plugin or [])
     if file not in sources() and not Path(file).suffix and not Path(file).exists():
         raise unknown("file or source", file, sources())
     source, path = (file, {}) if file in sources() else ("files", {"path": file})

@@ -241,8 +241,8 @@ def test_gzipped_parquet_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        ("files", {"path": [1]}, "path must be the name of a file, or several"),
-        ("files", {"path": 5}, "path must be the name of a file, or several"),
+        ("files", {"path": [1]}, "'path' .*: must be a string"),
+        ("files", {"path": 5}, "'path' .*: got 5: must be a path or"),
         ("synthetic", {"drift": float("inf")}, "drift = inf"),
         ("synthetic", {"spread": 1e6}, "spread = 1000000.0"),
         ("digits", {"alpha": float("inf")}, "alpha=inf"),

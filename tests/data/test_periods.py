@@ -13,6 +13,7 @@ from coreplay.data.partition import limited, partition
 from coreplay.data.periods import DAY, cut_by_order, cut_by_time, last_of_each
 from coreplay.data.store import save
 from coreplay.errors import InputError
+from coreplay.validation import make_table
 from tests.data.shared import needs_shared_data, real
 
 
@@ -106,7 +107,7 @@ def test_a_hash_of_the_text_splits_when_nothing_else_can(tmp_path):
         ({"periods": {"by": "tme"}}, "unknown way to make periods 'tme': did you mean 'time'"),
         ({"periods": {"by": "time"}}, "periods by time need a column for the timestamp"),
         ({"periods": {"by": "order"}}, "periods by order need a column for the order"),
-        ({"periods": {"day": 3}}, "unknown option of periods 'day': did you mean 'days'"),
+        ({"periods": {"day": 3}}, "unknown option 'day' of periods: did you mean 'days'"),
         ({"periods": {"test": 1.0}}, "test share"),
         ({"periods": {"days": 0}}, "days must be"),
         ({"periods": {"number": 0}}, "number of periods"),
@@ -114,7 +115,7 @@ def test_a_hash_of_the_text_splits_when_nothing_else_can(tmp_path):
         ({"periods": {"test_by": "given"}}, "needs a split column"),
         ({"clients": {"by": "dirichlet", "number": 3}}, "need a label column"),
         ({"clients": {"by": "col"}}, "unknown way to make clients"),
-        ({"clients": {"min_sample": 3}}, "unknown option of clients 'min_sample': did you mean 'min_samples'"),
+        ({"clients": {"min_sample": 3}}, "unknown option 'min_sample' of clients: did you mean 'min_samples'"),
         ({"clients": {"min_samples": 30}}, "the limits leave no client"),
         ({"clients": {"max_samples": 0}}, "max_samples must be at least 1"),
         ({"clients": {"max_test_samples": 0}}, "max_test_samples must be at least 1"),
@@ -123,9 +124,9 @@ def test_a_hash_of_the_text_splits_when_nothing_else_can(tmp_path):
         ({"duplicates": "drop"}, "duplicates must be"),
         ({"labels": ["a"]}, "labels need a label column"),
         ({"labels": []}, "labels must be a list of at least one label"),
-        ({"labels": "a"}, "labels must be a list of at least one label"),
-        ({"labels": 1}, "labels must be a list of at least one label"),
-        ({"labels": [["a"]]}, "labels must be a list of at least one label"),
+        ({"labels": "a"}, "'labels' .*: got 'a': must be a list"),
+        ({"labels": 1}, "'labels' .*: got 1: must be a list"),
+        ({"labels": [["a"]]}, "'labels' .*: must be a string or a whole number"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, options, message):
@@ -297,5 +298,5 @@ def test_small_clients_are_reported_and_some_can_be_drawn(tmp_path):
 
 def test_the_first_period_may_begin_at_a_text_a_number_or_a_date():
     for start in ("2021-09-17", 1631836800, 1631836800.0, date(2021, 9, 17)):
-        rule = Periods.of({"by": "time", "days": 1, "start": start})
+        rule = make_table(Periods, {"by": "time", "days": 1, "start": start}, "periods")
         assert cut_by_time(np.array([1631836799, 1631836800, 1631923200]), rule).period.tolist() == [-1, 0, 1]

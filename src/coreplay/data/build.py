@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from numpy.typing import NDArray
 
 from coreplay.data.partition import Clients, limited, partition
 from coreplay.data.periods import Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
-from coreplay.data.readers import RawColumns, unix_seconds
+from coreplay.data.readers import Columns, RawColumns, unix_seconds
 from coreplay.data.samples import Ints
 from coreplay.data.stream import MOST_PERIODS, SPLITS, FederatedStream
 from coreplay.errors import InputError, unknown
+from coreplay.validation import make_table
 
 DUPLICATES = ("skip", "keep")
 SHOWN = 20  # labels that an error lists
@@ -31,7 +33,7 @@ def build_stream(
     Rows without text are skipped, and so are rows that repeat another in every column, time included (without a time,
     to say a thing twice is no mistake); both are counted in the notes.
     """
-    when, who = Periods.of(periods), Clients.of(clients)
+    when, who = make_table(Periods, periods, "periods"), make_table(Clients, clients, "clients")
     if duplicates not in DUPLICATES:
         raise InputError(f"duplicates must be 'skip' or 'keep': got {duplicates!r}")
     raw, notes = _cleaned(raw, duplicates)
@@ -82,6 +84,13 @@ def build_stream(
         periods=cut.periods,
         notes=[*notes, *more],
     )
+
+
+def wanted_columns(columns: Columns | Mapping[str, str] | None, clients: Clients | Mapping[str, Any] | None) -> Columns:
+    """Return which column plays which role: none need be the client where a partitioner makes the clients."""
+    found = make_table(Columns, columns, "columns")
+    dealt = make_table(Clients, clients, "clients").by != "column"
+    return replace(found, client="") if dealt and found.client == Columns.client else found
 
 
 def _wanted(have: Sequence[str | None] | None, labels: Sequence[str | int]) -> NDArray[np.bool_]:

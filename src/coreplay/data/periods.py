@@ -7,10 +7,10 @@ lies in the last q of its period: (τ − s) mod ℓ ≥ (1 − q)ℓ. The paper
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from coreplay.data.readers import moment
 from coreplay.data.samples import Ints
 from coreplay.data.stream import MOST_PERIODS
 from coreplay.errors import InputError, unknown
-from coreplay.kinds import check_fields
 
 DAY = 86_400
 Bools = NDArray[np.bool_]
@@ -73,20 +72,6 @@ class Periods:
     def share(self) -> float:
         """The share of a period that tests, if there is no split column."""
         return 0.2 if self.test is None else self.test
-
-    @classmethod
-    def of(cls, given: "Periods | Mapping[str, Any] | None") -> "Periods":
-        """Make the rule from what a configuration gives."""
-        if isinstance(given, Periods):
-            return given
-        if given is None:
-            return cls()
-        check_fields("periods", given, get_type_hints(cls))
-        names = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in names:
-                raise unknown("option of periods", name, names)
-        return cls(**given)
 
     def kind(self, available: set[str]) -> str:
         """Return how the periods are made, given the roles that the file has columns for."""

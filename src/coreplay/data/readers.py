@@ -6,18 +6,17 @@ import json
 import math
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast, get_type_hints
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from coreplay.data.samples import Ints
 from coreplay.errors import InputError, unknown
 from coreplay.files import reading
-from coreplay.kinds import check_fields
 
 LONGEST = 2**20  # bytes of a line; a sample is a sentence or a page, not a book
 _CHUNK = 2**18
@@ -45,18 +44,6 @@ class Columns:
     period: str | None = None
     split: str | None = None
     order: str | None = None
-
-    @classmethod
-    def of(cls, given: "Columns | Mapping[str, str] | None") -> "Columns":
-        """Make the mapping from what a configuration gives."""
-        if isinstance(given, Columns):
-            return given
-        names = [field.name for field in fields(cls)]
-        check_fields("columns", {} if given is None else given, get_type_hints(cls))
-        for role in given or {}:
-            if role not in names:
-                raise unknown("column role", role, names)
-        return cls(**(given or {}))
 
     def roles(self, available: list[str], where: str = "") -> dict[str, str]:
         """Return the column of each role; a column that was asked for must be there."""

@@ -41,8 +41,7 @@ def load(name: str, **options: Any) -> FederatedStream:
     >>> load("synthetic", num_clients=3, num_periods=2, seed=1)
     FederatedStream(3 clients, 2 periods, 69 train + 12 test samples)
     """
-    check_source(name, options)
-    stream = _registry[name](**options)
+    stream = _registry[name](**_registry.options(name, options))
     for note in stream.notes:
         warnings.warn(note, DataWarning, stacklevel=2)
     return stream

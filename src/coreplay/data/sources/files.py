@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coreplay.data.build import build_stream
+from coreplay.data.build import build_stream, wanted_columns
 from coreplay.data.partition import Clients
 from coreplay.data.periods import Periods
 from coreplay.data.readers import LONGEST, Columns, read_files
@@ -27,8 +27,6 @@ def files(
 ) -> FederatedStream:
     """Read JSON lines or CSV, plain or gzipped, or Parquet, with a column mapping."""
     several = path if isinstance(path, Sequence) and not isinstance(path, str) else [path]
-    if not all(isinstance(one, str | Path) for one in several):
-        raise InputError(f"path must be the name of a file, or several: got {path!r}")
     paths = [Path(one) for one in several]
     if len(paths) == 1 and not (columns or periods or clients) and labels is None and is_saved(paths[0]):
         return load_saved(paths[0])
@@ -38,8 +36,5 @@ def files(
             f"{arrays[0]}: is a saved stream of arrays, which is used alone and as it is: leave the options out here, "
             "and choose labels, clients and periods where the stream is made"
         )
-    who = Clients.of(clients)
-    roles = Columns.of(columns)
-    if who.by != "column" and roles.client == Columns.client:
-        roles = Columns.of({**roles.__dict__, "client": ""})  # dealt out, so no column is needed
-    return build_stream(read_files(paths, roles, longest_line), periods, who, duplicates, labels)
+    raw = read_files(paths, wanted_columns(columns, clients), longest_line)
+    return build_stream(raw, periods, clients, duplicates, labels)
