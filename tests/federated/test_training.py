@@ -98,8 +98,8 @@ def reference(task, samples, config, client, round, mu=0.0):
         for batch in batches(task, samples, config.batch_size, seed=order, epoch=epoch):
             optimizer.zero_grad()
             task.loss(model, batch).backward()
-            if config.clip:
-                nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            if config.max_grad_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
             for p, origin in zip(model.parameters(), start, strict=True):
                 if p.grad is not None:
                     p.grad += mu * (p.detach() - origin)
