@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from coreplay.codec import decode, encode
 from coreplay.data import Samples
 from coreplay.data.samples import joined_column
 from coreplay.errors import InputError
 from coreplay.replay.buffer import Buffer, Item
-from coreplay.replay.payload import decode, encode
 
 _EXTRA = "extra:"
 _FIELDS = frozenset(("content", "label", "timestamp"))
