@@ -75,28 +75,36 @@ class Registry(Generic[F]):
 
         What is not `complete` yet may lack some.
         """
-        known, kinds = _keywords(self[name]), _annotations(self[name])
+        known, kinds = keywords(self[name]), _annotations(self[name])
         for option, value in given.items():
             if option not in known:
                 raise unknown("option", option, known, of=f" of {self.kind} {name!r}")
             check_kind(option, value, kinds.get(option, Any), f" (an option of {self.kind} {name!r})")
-        for option, needed in known.items():
-            if complete and needed and option not in given:
+        for option, parameter in known.items():
+            if complete and parameter.default is parameter.empty and option not in given:
                 raise InputError(f"{self.kind} {name!r} needs the option {option!r}: give it a value")
         return dict(given)
 
 
 @cache
-def _keywords(entry: Callable[..., Any]) -> dict[str, bool]:
-    """Return the keyword-only parameters of a function, and whether each must be given."""
+def keywords(entry: Any) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only parameters of a function or a class; `**options` of a class stand for its base's."""
     parameters = inspect.signature(entry).parameters.values()
-    return {p.name: p.default is p.empty for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    found = {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    if isinstance(entry, type) and any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        found |= keywords(entry.__mro__[1])
+    return found
 
 
 @cache
 def _annotations(entry: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a function's or a class's parameters, as far as they can be resolved."""
+    functions = (
+        [vars(c)["__init__"] for c in reversed(entry.__mro__) if "__init__" in vars(c)]
+        if isinstance(entry, type)
+        else [entry]
+    )
     try:
-        return get_type_hints(vars(entry).get("__init__", entry) if isinstance(entry, type) else entry)
+        return {name: kind for function in functions for name, kind in get_type_hints(function).items()}
     except (NameError, TypeError):
         return {}

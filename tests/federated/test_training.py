@@ -169,8 +169,11 @@ class Normed(Task):
         images = torch.from_numpy(np.float32(samples.content)).flatten(1)
         return {"image": images, "label": torch.from_numpy(samples.label.copy())}
 
-    def per_sample_loss(self, model, batch):
-        return nn.functional.cross_entropy(model(batch["image"]), batch["label"], reduction="none")
+    def outputs(self, model, batch):
+        return model(batch["image"])
+
+    def losses(self, outputs, batch):
+        return nn.functional.cross_entropy(outputs, batch["label"], reduction="none")
 
 
 @pytest.mark.parametrize("count", [1, 5, 9])

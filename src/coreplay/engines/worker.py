@@ -25,7 +25,7 @@ from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.site import Answer, Site
 from coreplay.federated.training import Trained
 from coreplay.replay import Buffer, Store
-from coreplay.tasks import Tally, Task
+from coreplay.tasks import Task, WeightedSum
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Worker:
             told.append(trained)
         return told
 
-    def _measure(self, job: Measure) -> Tally:
+    def _measure(self, job: Measure) -> WeightedSum:
         samples = self._stream.of_period(job.period, "test")[slice(job.start, job.stop)]
         return self.site.tally(samples, self._model)
 
