@@ -24,6 +24,7 @@ from coreplay.federated import Event, FlatModel, Observer, RunFolder
 from coreplay.federated.config import PROCESSES
 from coreplay.federated.folder import CHECKPOINT, CONFIG, FAILURE
 from coreplay.files import alone_in, copy, disk_full, write_text
+from coreplay.plugins import check_same_plugins
 
 
 class StoppedError(Exception):
@@ -42,7 +43,10 @@ def places(board: Board, folder: Path) -> dict[str, Path]:
         if not (path / CONFIG).exists():
             continue
         place = RunFolder.open(path)
-        if place.config().model_copy(update={"engine": planned.config.engine}) != planned.config:
+        kept = place.config()
+        check_same_plugins(kept.plugins, planned.config.plugins, path)
+        same = {"engine": planned.config.engine, "plugins": planned.config.plugins}
+        if kept.model_copy(update=same) != planned.config:
             raise InputError(f"{str(path)!r} holds a run of another configuration: choose another folder, or delete it")
         summary = place.summary()
         if summary is not None:
