@@ -367,3 +367,18 @@ def _value(value: Any) -> str:
     if isinstance(value, date | time):
         return value.isoformat()
     return json.dumps(value, ensure_ascii=False)
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted name.
+
+    >>> flatten({"stream": {"options": {"clients": 5}}, "seed": 0})
+    {'stream.options.clients': 5, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= flatten(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
