@@ -1,9 +1,9 @@
-"""What a round costs on Flower's Ray simulation beside the local engine: many clients, a large model, little training.
+"""What a round costs on Flower's Ray simulation beside worker processes: many clients, a large model, little training.
 
 TinyBERT with 30 522 words (58 MB), every client with one batch, all in every round. Seconds a round without start-up
 (the rounds after the first), and the peak of memory: proportional set sizes of all processes, Ray's too, sampled.
 
-    python -m benchmarks.flower_overhead [--clients 100] [--rounds 4] [--engines local flower-simulation]
+    python -m benchmarks.flower_overhead [--clients 100] [--rounds 4] [--engines processes flower-simulation]
 """
 
 import argparse
@@ -32,7 +32,7 @@ def carry_out(engine: str, clients: int, rounds: int, folder: Path) -> None:
 
     data = {
         "periods": 1,
-        "stream": {"options": {"clients": clients, "periods": 2, "samples": 6}},
+        "stream": {"options": {"num_clients": clients, "num_periods": 2, "samples": 6}},
         "task": {"options": {"vocabulary": str(folder / "words")}},
         "federated": {"rounds": rounds},
         "replay": {"strategy": "none"},
@@ -63,7 +63,7 @@ def vocabulary(folder: Path, clients: int) -> None:
     from coreplay.tasks.vocabulary import Vocabulary
     from coreplay.tasks.wordpiece import tokenizer, train
 
-    pieces = train(load("synthetic", clients=clients, periods=2, samples=6).of_period(0).texts, WORDS)
+    pieces = train(load("synthetic", num_clients=clients, num_periods=2, samples=6).of_period(0).texts, WORDS)
     pieces += [f"[unused{k}]" for k in range(WORDS - len(pieces))]
     Vocabulary(tokenizer(pieces)).save(folder)
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--engines", nargs="+", default=["local", "flower-simulation"])
+    parser.add_argument("--engines", nargs="+", default=["processes", "flower-simulation"])
     parser.add_argument("--carry-out", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()

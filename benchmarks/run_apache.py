@@ -18,10 +18,16 @@ from benchmarks.run_memory import proportional, tree
 
 CONFIG = {
     "stream": {"source": "files"},
-    "task": {"name": "masked_lm", "options": {"vocabulary_size": 8192, "longest": 24}},
-    "federated": {"rounds": 5, "clients": 100, "optimizer": "adamw", "learning_rate": 0.0005, "batch_size": 16},
-    "replay": {"strategy": "corrective", "budget": 20, "rounds": 4},
-    "gradients": {"size": 4096, "parameters": ["*.layer.3.*"]},
+    "task": {"name": "masked_lm", "options": {"vocabulary_size": 8192, "max_length": 24}},
+    "federated": {
+        "rounds": 5,
+        "clients_per_round": 100,
+        "optimizer": "adamw",
+        "learning_rate": 0.0005,
+        "batch_size": 16,
+    },
+    "replay": {"strategy": "corrective", "budget": 20, "coordination_rounds": 4},
+    "gradients": {"sketch_size": 4096, "parameters": ["*.layer.3.*"]},
 }
 EVERY = 2.0
 

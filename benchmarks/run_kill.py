@@ -21,13 +21,20 @@ from coreplay.replay import Store
 
 RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl")
 SETTINGS = {
-    "stream": {"options": {"clients": 12, "periods": 4, "samples": 16}},
+    "stream": {"options": {"num_clients": 12, "num_periods": 4, "samples": 16}},
     "task": {
-        "options": {"layers": 2, "hidden": 64, "heads": 4, "feed_forward": 128, "vocabulary_size": 500, "longest": 24}
+        "options": {
+            "num_layers": 2,
+            "hidden_size": 64,
+            "num_heads": 4,
+            "intermediate_size": 128,
+            "vocabulary_size": 500,
+            "max_length": 24,
+        }
     },
     "federated": {"rounds": 4},
     "replay": {"strategy": "corrective", "budget": 5},
-    "gradients": {"size": 512},
+    "gradients": {"sketch_size": 512},
     "engine": {"checkpoint_seconds": 0},
 }
 

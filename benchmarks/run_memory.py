@@ -1,4 +1,4 @@
-"""Peak memory of a run on the local engine with few and with many clients: asked to be within 10 % of each other.
+"""Peak memory of a run on worker processes with few and with many clients: asked to be within 10 % of each other.
 
 Two periods: training, measuring and a corrective selection of the first, training and measuring of the second. TinyBERT
 with the same 8192 words, 50 clients a round and as many rounds on both sides. Memory is the sum of the proportional set
@@ -29,7 +29,7 @@ def vocabulary(clients: int, folder: Path) -> None:
     from coreplay.tasks.vocabulary import Vocabulary
     from coreplay.tasks.wordpiece import tokenizer, train
 
-    pieces = train(load("synthetic", clients=clients, periods=2).of_period(0).texts, WORDS)
+    pieces = train(load("synthetic", num_clients=clients, num_periods=2).of_period(0).texts, WORDS)
     pieces += [f"[unused{k}]" for k in range(WORDS - len(pieces))]
     Vocabulary(tokenizer(pieces)).save(folder)
 
@@ -46,9 +46,9 @@ def carry_out(clients: int, folder: Path) -> None:
 
     config = Config.make(
         {
-            "stream": {"options": {"clients": clients, "periods": 2}},
+            "stream": {"options": {"num_clients": clients, "num_periods": 2}},
             "task": {"options": {"vocabulary": str(folder)}},
-            "federated": {"rounds": ROUNDS, "clients": PER_ROUND},
+            "federated": {"rounds": ROUNDS, "clients_per_round": PER_ROUND},
         }
     )
     run(config, folder / f"run-{clients}", observer=observer)

@@ -1,4 +1,4 @@
-"""Training in the local engine against bare steps, and two workers against one: python -m benchmarks.run_throughput.
+"""Training in worker processes against bare steps, and two workers against one: python -m benchmarks.run_throughput.
 
 Both sides train TinyBERT on the same batches of the same clients with the same optimiser. The bare side is a loop over
 batches made beforehand: forward, backward, torch's optimiser step, in as many processes, each with one thread and half
@@ -24,8 +24,8 @@ from coreplay.tasks import batches
 def config(clients: int, samples: int, words: int) -> Config:
     return Config.make(
         {
-            "stream": {"options": {"clients": clients, "periods": 1, "samples": samples}},
-            "task": {"options": {"vocabulary_size": words, "longest": 32}},
+            "stream": {"options": {"num_clients": clients, "num_periods": 1, "samples": samples}},
+            "task": {"options": {"vocabulary_size": words, "max_length": 32}},
             "federated": {"batch_size": 16, "learning_rate": 0.1},
         }
     )

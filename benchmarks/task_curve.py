@@ -23,8 +23,8 @@ from coreplay.tasks.kinds.masked_lm import MaskedLM
 
 BATCH, TESTS, POINTS = 64, 1500, 2
 SIZES: dict[str, tuple[dict[str, int], int, float]] = {  # sizes, epochs, learning rate
-    "tinybert": ({"layers": 4, "hidden": 312, "heads": 12, "feed_forward": 1200}, 3, 5e-4),
-    "small": ({"layers": 2, "hidden": 64, "heads": 2, "feed_forward": 256}, 4, 2e-3),
+    "tinybert": ({"num_layers": 4, "hidden_size": 312, "num_heads": 12, "intermediate_size": 1200}, 3, 5e-4),
+    "small": ({"num_layers": 2, "hidden_size": 64, "num_heads": 2, "intermediate_size": 256}, 4, 2e-3),
 }
 Curve = list[tuple[float, float]]
 
@@ -36,7 +36,7 @@ def pooled(stream: FederatedStream, split: str) -> Samples:
 def by_frequency(task: MaskedLM, train: Samples, test: Samples) -> float:
     """Return the test perplexity of the training frequencies of pieces, each count plus one."""
     words = task.vocabulary
-    ids, _ = words.encode(train.texts, task.size.longest)
+    ids, _ = words.encode(train.texts, task.size.max_length)
     counts = Counter(ids[(ids != words.pad) & (ids != words.cls) & (ids != words.sep)].tolist())
     total = sum(counts.values()) + len(words)
     targets = task.collate(test)["targets"]

@@ -87,7 +87,7 @@ def main() -> None:
     first = stream.of_period(0)
     pieces = train(first.texts, given.words)
     pieces += [f"[unused{k}]" for k in range(given.words - len(pieces))]
-    task = MaskedLM(Vocabulary(tokenizer(pieces)), Size(dropout=0.0), share=0.15, seed=0, start=None)
+    task = MaskedLM(Vocabulary(tokenizer(pieces)), Size(dropout=0.0), mask_probability=0.15, pretrained=None)
     order = torch.randperm(len(first), generator=torch.Generator().manual_seed(0))[:SAMPLES].numpy()
     samples = first[order]
     lengths = task.lengths(samples)

@@ -30,7 +30,7 @@ class WordCount(Task):
 
 
 if __name__ == "__main__":
-    stream, task = load("synthetic", clients=10, periods=2), WordCount()
+    stream, task = load("synthetic", num_clients=10, num_periods=2), WordCount()
     model = task.model(seed=0)
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     print(f"{task.metric.name} before: {evaluate(task, model, stream.of_period(1, 'test')):.2f}")

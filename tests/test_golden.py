@@ -17,20 +17,22 @@ from coreplay.replay import Store
 
 GOLDEN = Path(__file__).with_name("golden.json")
 DIGITS = {
-    "stream": {"source": "digits", "options": {"clients": 4, "periods": 3}},
+    "stream": {"source": "digits", "options": {"num_clients": 4, "num_periods": 3}},
     "task": {"name": "image_classification", "options": {"channels": 2}},
-    "federated": {"rounds": 2, "clients": 3},
-    "replay": {"budget": 4, "rounds": 2},
-    "gradients": {"size": 64},
+    "federated": {"rounds": 2, "clients_per_round": 3},
+    "replay": {"budget": 4, "coordination_rounds": 2},
+    "gradients": {"sketch_size": 64},
     "engine": {"name": "serial"},
 }
 TEXTS = {
     "preset": "small",
-    "stream": {"options": {"clients": 4, "periods": 2}},
-    "task": {"options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 16, "vocabulary_size": 200}},
+    "stream": {"options": {"num_clients": 4, "num_periods": 2}},
+    "task": {
+        "options": {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "vocabulary_size": 200}
+    },
     "federated": {"rounds": 2, "epochs": 2},
-    "replay": {"budget": 3, "rounds": 2},
-    "gradients": {"size": 64},
+    "replay": {"budget": 3, "coordination_rounds": 2},
+    "gradients": {"sketch_size": 64},
     "engine": {"name": "serial"},
 }
 CASES = {
@@ -88,7 +90,7 @@ def test_serial_runs_give_the_golden_records(name, tmp_path):
 @pytest.mark.parametrize("name", ["relaxation", "corrective"])
 def test_worker_processes_give_the_golden_records(name, tmp_path):
     given, changes = CASES[name]
-    changes = changes | {"engine.name": "local", "engine.workers": 2}
+    changes = changes | {"engine.name": "processes", "engine.workers": 2}
     coreplay.run(coreplay.Config.make(given, changes), tmp_path / "run")
     check(name, record(tmp_path / "run", [tmp_path / "run" / "buffers.sqlite"]))
 

@@ -150,9 +150,9 @@ def originals(tmp_path_factory):
     )
     (folder / "rows.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
     pq.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
-    stream = load("synthetic", clients=3, periods=2, samples=4)
+    stream = load("synthetic", num_clients=3, num_periods=2, samples=4)
     save(stream, folder / "saved.parquet")
-    save(load("digits", clients=2, periods=2).only(["client0"]), folder / "images.parquet")
+    save(load("digits", num_clients=2, num_periods=2).only(["client0"]), folder / "images.parquet")
     numbers = np.arange(12.0).reshape(4, 3)
     np.save(folder / "a.npy", numbers)
     np.savez(folder / "a.npz", gradients=numbers, new=np.ones(4, bool))
@@ -167,8 +167,9 @@ def originals(tmp_path_factory):
         db.execute("PRAGMA journal_mode = DELETE")
     db.close()
     (folder / "sweep.toml").write_text(
-        'strategies = ["none", { strategy = "corrective", rounds = 2 }]\nbudgets = [2, 4]\nseeds = [0, 1]\n'
-        '[grid]\n"federated.learning_rate" = [0.1, 0.2]\n[run]\nperiods = 2\n[run.stream.options]\nclients = 5\n'
+        'strategies = ["none", { strategy = "corrective", coordination_rounds = 2 }]\n'
+        "budgets = [2, 4]\nseeds = [0, 1]\n"
+        '[grid]\n"federated.learning_rate" = [0.1, 0.2]\n[run]\nperiods = 2\n[run.stream.options]\nnum_clients = 5\n'
     )
     return folder
 
@@ -306,7 +307,9 @@ def test_a_few_bytes_do_not_ask_for_gigabytes(originals, tmp_path):
     with pytest.raises(InputError, match="200 clients x 100000 periods are 20000000 cells for 200 samples"):
         load("files", path=path, periods={"by": "given"})
     plan = "seeds = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n[grid]\n"
-    plan += "".join(f'"federated.{name}" = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n' for name in ("rounds", "epochs", "clip"))
+    plan += "".join(
+        f'"federated.{name}" = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n' for name in ("rounds", "epochs", "max_grad_norm")
+    )
     (tmp_path / "sweep.toml").write_text('strategies = ["none", "uniform"]\n' + plan)
     with pytest.raises(InputError, match="it asks for more than 10000 runs"):
         Sweep.load(tmp_path / "sweep.toml")

@@ -18,11 +18,11 @@ from coreplay.errors import InputError
 from coreplay.federated import Config, RunFolder
 
 TINY = {  # images: each process would spend five seconds on loading transformers
-    "stream": {"source": "digits", "options": {"clients": 5, "periods": 2}},
+    "stream": {"source": "digits", "options": {"num_clients": 5, "num_periods": 2}},
     "task": {"name": "image_classification", "options": {"channels": 2}},
     "federated": {"rounds": 3},
-    "replay": {"strategy": "corrective", "budget": 3, "rounds": 1},
-    "gradients": {"size": 64},
+    "replay": {"strategy": "corrective", "budget": 3, "coordination_rounds": 1},
+    "gradients": {"sketch_size": 64},
     "engine": {"workers": 1, "checkpoint_seconds": 0},
 }
 SLOW = ("--set", "federated.rounds=2000", "--set", "periods=1")  # long enough to be stopped on the way
@@ -233,7 +233,7 @@ def test_a_finished_run_whose_data_has_grown_says_so(tmp_path, capsys):
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     write(2)
-    sizes = {"layers": 1, "hidden": 8, "heads": 1, "feed_forward": 8, "vocabulary_size": 60}
+    sizes = {"num_layers": 1, "hidden_size": 8, "num_heads": 1, "intermediate_size": 8, "vocabulary_size": 60}
     config = {
         "stream": {"source": "files", "options": {"path": str(tmp_path / "data.jsonl")}},
         "task": {"name": "masked_lm", "options": sizes},
@@ -260,14 +260,16 @@ def test_config_is_printed_as_it_can_be_read(place, tmp_path, capsys):
     (tmp_path / "printed.toml").write_text(out)
     assert Config.load(tmp_path / "printed.toml") == Config.make({"preset": "small"}, {"replay.budget": 7})
     assert "# How many samples a client may keep." in out
-    changed = call(capsys, "run", place / "run.toml", "--set", 'replay.budgets={"client1": 2}', "--print-config")[1]
-    assert 'budgets = { "client1" = 2 }' in changed
+    changed = call(
+        capsys, "run", place / "run.toml", "--set", 'replay.client_budgets={"client1": 2}', "--print-config"
+    )[1]
+    assert 'client_budgets = { "client1" = 2 }' in changed
 
 
 WRONG = {
     "unknown key": (["--set", "replay.bugdet=5"], "did you mean 'budget'?"),
     "unknown section": (["--set", "repaly.budget=5"], "did you mean 'replay'?"),
-    "unknown option": (["--set", "stream.options.clints=5"], "did you mean 'clients'?"),
+    "unknown option": (["--set", "stream.options.num_clints=5"], "did you mean 'num_clients'?"),
     "wrong type": (["--set", "replay.budget=many"], "replay.budget = 'many'"),
     "out of range": (["--set", "federated.rounds=0"], "federated.rounds = 0"),
     "unknown strategy": (["--set", "replay.strategy=correctiv"], "did you mean 'corrective'?"),
@@ -276,7 +278,7 @@ WRONG = {
     "no value": (["--set", "replay.budget"], "--set must be name=value"),
     "no test data": (["--set", "stream.options.test=0"], "no test data"),
     "more periods than there are": (["--set", "periods=5"], "the stream has 2"),
-    "no such client": (["--set", 'replay.budgets={"ann": 3}'], "client 'ann'"),
+    "no such client": (["--set", 'replay.client_budgets={"ann": 3}'], "client 'ann'"),
     "no such baseline": (["--set", "baseline=nowhere"], "no finished run"),
     "file and preset": (["--preset", "small"], "not both"),
 }

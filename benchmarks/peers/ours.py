@@ -1,4 +1,4 @@
-"""Our side: rounds of the local engine and FedAvg, as a run does them."""
+"""Our side: rounds of the engine `processes` and FedAvg, as a run does them."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +14,7 @@ def measure(words: int, rounds: int, processes: int) -> Clock:
     given = problem(words)
     clock, flat = Clock(given), FlatModel(given.task.model(SEED))
     values, algorithm = flat.numpy().copy(), make_algorithm("fedavg")
-    federated = {"batch_size": BATCH, "learning_rate": RATE, "clip": None, "rounds": rounds}
+    federated = {"batch_size": BATCH, "learning_rate": RATE, "max_grad_norm": 0, "rounds": rounds}
     config = Config.make({"seed": SEED, "federated": federated})
     clients = [client for client, _, _ in given.stream.cells()]
 

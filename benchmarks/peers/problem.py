@@ -89,7 +89,7 @@ def _stacked(parts: list[Tensor], name: str) -> Tensor:
 @lru_cache(1)
 def problem(words: int) -> Problem:
     """Return 50 clients and a TinyBERT without dropout with a vocabulary of `words` pieces; unused ones fill it up."""
-    drawn = load("synthetic", clients=CLIENTS, periods=1, samples=60, seed=1)
+    drawn = load("synthetic", num_clients=CLIENTS, num_periods=1, samples=60, seed=1)
     rows: list[tuple[str, bool, str, int]] = []
     for split in ("train", "test"):
         for client, _, cell in drawn.cells(split):

@@ -28,8 +28,8 @@ Days = Annotated[float | None, typer.Option(help="Length of a period in days.")]
 Number = Annotated[int | None, typer.Option("--periods", help="How many periods.")]
 Start = Annotated[str | None, typer.Option(help="When the first period begins, such as 2021-09-17.")]
 Test = Annotated[float, typer.Option(help="Share of a period, its last part, that tests.")]
-Least = Annotated[int, typer.Option(help="Clients with fewer training samples are left out and reported.")]
-Most = Annotated[int | None, typer.Option(help="At most so many samples a client, period and split.")]
+MinSamples = Annotated[int, typer.Option(help="Clients with fewer training samples are left out and reported.")]
+MaxSamples = Annotated[int | None, typer.Option(help="Maximum number of samples per client, period and split.")]
 
 
 @app.command("sources")
@@ -59,7 +59,7 @@ def make(
 ) -> None:
     """Make a stream from any source and write it to one Parquet file.
 
-    Example: `coreplay data make synthetic -o stream.parquet --option clients=200 --option drift=0.5`
+    Example: `coreplay data make synthetic -o stream.parquet --option num_clients=200 --option drift=0.5`
 
     Example: `coreplay data make huggingface -o out.parquet --option path=folder --option 'columns={"client": "user"}'`
     """
@@ -81,8 +81,8 @@ def from_git(
     periods: Number = None,
     start: Start = None,
     test: Test = 0.2,
-    least: Least = 1,
-    most: Most = None,
+    min_samples: MinSamples = 1,
+    max_samples: MaxSamples = None,
     salt: Annotated[
         str | None, typer.Option(help="Key of the pseudonyms, to make them again.  [default: random, not kept]")
     ] = None,
@@ -101,7 +101,7 @@ def from_git(
     check_output(output)
     rule = Periods(by="time", days=days, number=periods, start=start, test=test)
     with _warnings(), _busy(f"making {output}"):
-        limits = Clients(least=least, most=most)
+        limits = Clients(min_samples=min_samples, max_samples=max_samples)
         stream = load("git", repositories=repositories, salt=salt, periods=rule, clients=limits)
         save(stream, output)
     _told(stream, output, as_json)
@@ -125,10 +125,10 @@ def describe(
     test: Annotated[
         float | None, typer.Option(help="Share of a period that tests.  [default: 0.2, or a split column]")
     ] = None,
-    least: Annotated[
+    min_samples: Annotated[
         int | None, typer.Option(help="Clients with fewer training samples are left out.  [default: 1]")
     ] = None,
-    most: Most = None,
+    max_samples: MaxSamples = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="Option of the source, as name=value; values may be JSON.")
     ] = None,
@@ -147,7 +147,7 @@ def describe(
 
     Example: `coreplay data describe log.csv --client user --text query --timestamp when --days 35 --periods 10`
 
-    Example: `coreplay data describe synthetic --option clients=200`
+    Example: `coreplay data describe synthetic --option num_clients=200`
     """
     from coreplay.data import load, sources
     from coreplay.data.describe import describe as measure
@@ -161,14 +161,16 @@ def describe(
     columns = {"client": client, "text": text, "label": label, "timestamp": timestamp, "period": period}
     columns |= {"split": split, "order": order}
     cut = {"days": days, "periods": periods, "start": start, "test": test}
-    limits = {"least": least, "most": most}
+    limits = {"min_samples": min_samples, "max_samples": max_samples}
     if file not in sources():
         source = "files"
         cut = {("number" if name == "periods" else name): value for name, value in cut.items()}
         options |= {"path": file}
         options |= _given(columns=_given(**columns), periods=_given(**cut), clients=_given(**limits))
     elif flags := _given(**columns, **cut, **limits):
-        raise InputError(f"--{next(iter(flags))} is for files: give a source its options with --option name=value")
+        raise InputError(
+            f"--{next(iter(flags)).replace('_', '-')} is for files: give a source its options with --option name=value"
+        )
     with _warnings(), _busy(f"reading {file}"):
         stream = load(source, **options)
     with _busy("measuring"):

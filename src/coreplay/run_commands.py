@@ -29,7 +29,9 @@ def run(
         list[str] | None, typer.Option("--set", help="Change a value: name=value; values may be JSON. Repeatable.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Instead of a file: small or paper.")] = None,
-    engine: Annotated[str | None, typer.Option(help="local, flower-simulation or flower.  [default: local]")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="processes, serial, flower-simulation or flower.  [default: processes]")
+    ] = None,
     connection: Annotated[
         str | None, typer.Option(help="flower: folder of `coreplay flower up`, or a connection's name.")
     ] = None,

@@ -106,9 +106,9 @@ def test_messages_longer_than_they_can_be_are_refused_before_they_are_read(scene
     long = changed(clients["a"].begin(), vector=np.zeros(10**5, np.float32)).to_bytes()
     receipt = server.receive(long)
     assert receipt.refused
-    assert receipt.reason == f"contribution has {len(long)} bytes: at most {4 * 5 + 2**14} are possible"
+    assert receipt.reason == f"message has {len(long)} bytes: at most {4 * 5 + 2**14} are possible"
     server.receive(clients["a"].begin())
     sent = server.broadcast().to_bytes()
     assert Broadcast.from_bytes(sent, 5).vector.shape == (5,)
-    with pytest.raises(InputError, match=r"broadcast has .* bytes: at most"):
+    with pytest.raises(InputError, match=r"message has .* bytes: at most"):
         Broadcast.from_bytes(sent + bytes(17 * 2**20), 5)

@@ -100,7 +100,7 @@ def test_bad_values_are_named(tmp_path, make, message):
 def test_different_zones_are_converted(tmp_path):
     given = rows(2)
     given[0]["timestamp"], given[1]["timestamp"] = "2026-01-01T02:00:00+02:00", "2025-12-31T19:00:00-05:00"
-    stream = load("files", path=written(tmp_path / "z.jsonl", given), clients={"least": 0})
+    stream = load("files", path=written(tmp_path / "z.jsonl", given), clients={"min_samples": 0})
     assert set(stream.timestamp.tolist()) == {1767225600}
 
 
@@ -132,7 +132,7 @@ def test_client_ids_like_paths_are_kept_and_touch_no_file(tmp_path):
     home.mkdir(parents=True)
     path = written(home / "p.jsonl", changed(3, client_id="../../x") + changed(4, client_id="/etc/passwd")[:10])
     with pytest.warns(DataWarning) as caught:
-        stream = load("files", path=path, clients={"least": 0}, duplicates="keep")
+        stream = load("files", path=path, clients={"min_samples": 0}, duplicates="keep")
     assert "2 client ids look like paths, first '../../x': kept" in str(caught[0].message)
     assert len(stream.samples("../../x", 2)) == 1
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["deep", "er", "p.jsonl"]
@@ -256,7 +256,7 @@ def test_gzipped_parquet_is_refused_by_name(tmp_path):
             {"path": "x.jsonl", "clients": {"by": "dirichlet", "alpha": float("inf")}},
             "alpha must be above 0 and",
         ),
-        ("files", {"path": "x.jsonl", "clients": {"least": -3}}, "least must be at least 0: got -3"),
+        ("files", {"path": "x.jsonl", "clients": {"min_samples": -3}}, "min_samples must be at least 0: got -3"),
     ],
 )
 def test_wrong_options_are_named(source, options, words):
@@ -265,4 +265,4 @@ def test_wrong_options_are_named(source, options, words):
 
 
 def test_a_walk_that_goes_far_overflows_nothing():
-    assert len(load("synthetic", clients=2, periods=3, drift=1000.0, samples=4)) > 0
+    assert len(load("synthetic", num_clients=2, num_periods=3, drift=1000.0, samples=4)) > 0

@@ -91,14 +91,16 @@ def test_one_client_or_one_period_can_be_described(tmp_path):
 
 
 def test_describe_command(tmp_path, coreplay):
-    save(load("synthetic", clients=12, periods=3), tmp_path / "s.parquet")
+    save(load("synthetic", num_clients=12, num_periods=3), tmp_path / "s.parquet")
     shown = coreplay("data", "describe", tmp_path / "s.parquet", "--figure", tmp_path / "s.png")
     assert shown.returncode == 0, shown.stderr
     assert "| clients | 12 |" in shown.stdout
     assert "random split" in shown.stdout
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
     told = json.loads(
-        coreplay("data", "describe", "synthetic", "--option", "clients=12", "--option", "periods=3", "--json").stdout
+        coreplay(
+            "data", "describe", "synthetic", "--option", "num_clients=12", "--option", "num_periods=3", "--json"
+        ).stdout
     )
     assert told["clients"] == 12
     assert told["heterogeneity"] > told["heterogeneity_random"]
@@ -131,10 +133,10 @@ def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path, corep
 
 def test_make_and_sources_commands(tmp_path, coreplay):
     out = tmp_path / "s.parquet"
-    shown = coreplay("data", "make", "digits", "-o", out, "--option", "clients=4", "--json")
+    shown = coreplay("data", "make", "digits", "-o", out, "--option", "num_clients=4", "--json")
     assert json.loads(shown.stdout)["samples"] == 1797
     assert len(load("files", path=out).clients) == 4
-    shown = coreplay("data", "make", "synthetic", "-o", out, "--option", "clients=3", "--option", "periods=2")
+    shown = coreplay("data", "make", "synthetic", "-o", out, "--option", "num_clients=3", "--option", "num_periods=2")
     assert "3 clients, 2 periods" in shown.stdout
     assert coreplay("data", "make", "synthetic", "-o", out, "--option", "clients").returncode == 2
     assert set(json.loads(coreplay("data", "sources", "--json").stdout)) >= {"synthetic", "files", "git", "huggingface"}

@@ -64,7 +64,7 @@ def test_order_is_cut_into_equal_parts_and_ties_stay_together(order, number, sha
 @needs_shared_data
 def test_the_deciles_of_slurp_come_out_as_its_makers_cut_them():
     rule = {"by": "order", "number": 10, "test_by": "given"}
-    options = {"clients": {"least": 0}, "duplicates": "keep"}
+    options = {"clients": {"min_samples": 0}, "duplicates": "keep"}
     ours = load("files", path=real("slurp_speakers"), columns={"order": "prompt_order"}, periods=rule, **options)
     theirs = load("files", path=real("slurp_speakers"), **options)
     ours_of = dict(zip(ours.ids.tolist(), ours.period.tolist(), strict=True))
@@ -114,10 +114,10 @@ def test_a_hash_of_the_text_splits_when_nothing_else_can(tmp_path):
         ({"periods": {"test_by": "given"}}, "needs a split column"),
         ({"clients": {"by": "dirichlet", "number": 3}}, "need a label column"),
         ({"clients": {"by": "col"}}, "unknown way to make clients"),
-        ({"clients": {"lest": 3}}, "unknown option of clients 'lest': did you mean 'least'"),
-        ({"clients": {"least": 30}}, "the limits leave no client"),
-        ({"clients": {"most": 0}}, "most must be at least 1"),
-        ({"clients": {"most_test": 0}}, "most_test must be at least 1"),
+        ({"clients": {"min_sample": 3}}, "unknown option of clients 'min_sample': did you mean 'min_samples'"),
+        ({"clients": {"min_samples": 30}}, "the limits leave no client"),
+        ({"clients": {"max_samples": 0}}, "max_samples must be at least 1"),
+        ({"clients": {"max_test_samples": 0}}, "max_test_samples must be at least 1"),
         ({"clients": {"alpha": 0}}, "alpha must be above 0"),
         ({"columns": {"client": ""}}, "clients come from a column, and there is none"),
         ({"duplicates": "drop"}, "duplicates must be"),
@@ -175,7 +175,7 @@ def test_labels_do_not_move_periods(tmp_path):
 def test_a_saved_stream_of_arrays_takes_no_options(tmp_path):
     path = tmp_path / "digits.parquet"
     save(load("digits"), path)
-    for options in ({"labels": ["0"]}, {"clients": {"most": 2}}, {"periods": {"number": 2}}):
+    for options in ({"labels": ["0"]}, {"clients": {"max_samples": 2}}, {"periods": {"number": 2}}):
         with pytest.raises(InputError, match=r"digits\.parquet: is a saved stream of arrays, which is used alone"):
             load("files", path=path, **options)
 
@@ -198,14 +198,14 @@ def test_a_split_column_counts_however_periods_are_made(tmp_path):
 
 def test_labels_that_no_client_is_given_are_left_out_and_told(tmp_path):
     path = file(tmp_path, [{"text": str(k), "period": 0, "label": f"l{k % 10}"} for k in range(100)])
-    clients = {"by": "pathological", "number": 2, "labels_each": 2}
+    clients = {"by": "pathological", "number": 2, "labels_per_client": 2}
     with pytest.warns(DataWarning, match="rows have labels that no client was given: left out"):
         stream = load("files", path=path, clients=clients, periods={"test": 0})
     assert len(stream.clients) == 2
     assert len(stream) == 10 * len(set(stream.label.tolist())) <= 40
     rare = file(tmp_path, [{"text": str(k), "period": 0, "label": "ab"[k == 0]} for k in range(9)])
     with pytest.raises(InputError, match="clients by pathological can't be dealt out"):
-        load("files", path=rare, clients={"by": "pathological", "number": 6, "labels_each": 1})
+        load("files", path=rare, clients={"by": "pathological", "number": 6, "labels_per_client": 1})
 
 
 def test_too_many_periods_are_refused_by_name():
@@ -225,7 +225,7 @@ def test_rows_of_some_labels_are_dealt_out(tmp_path):
     with pytest.warns(DataWarning, match="40 of 80 rows"):
         stream = load("files", path=path, labels=["a"], clients={"by": "iid", "number": 4}, periods={"test": 0})
     assert stream.counts("train").sum(axis=1).tolist() == [10, 10, 10, 10]
-    with pytest.raises(InputError, match="labels_each must be at most the number of labels: got 2, and there are 1"):
+    with pytest.raises(InputError, match="labels_per_client must be at most the number of labels: got 2 for 1 labels"):
         load("files", path=path, labels=["a"], clients={"by": "pathological", "number": 4})
 
 
@@ -248,7 +248,7 @@ def test_partitions_deal_every_row_once_and_by_the_strength_asked():
     assert made[0.1] != partition(LABELS, Clients(by="dirichlet", number=40, alpha=0.1, seed=1))
     iid = partition(LABELS, Clients(by="iid", number=40))
     assert np.unique(iid, return_counts=True)[1].tolist() == [100] * 40
-    two = partition(LABELS, Clients(by="pathological", number=40, labels_each=2))
+    two = partition(LABELS, Clients(by="pathological", number=40, labels_per_client=2))
     assert max(len({label for c, label in zip(two, LABELS, strict=True) if c == client}) for client in set(two)) == 2
     with pytest.raises(InputError, match="at most the number of rows"):
         partition(["a"], Clients(by="iid", number=40))
@@ -256,7 +256,7 @@ def test_partitions_deal_every_row_once_and_by_the_strength_asked():
 
 def test_dealt_clients_need_no_client_column(tmp_path):
     rows = [{"text": f"t {k}", "period": k % 2, "label": f"l{k % 3}"} for k in range(300)]
-    stream = load("files", path=file(tmp_path, rows), clients={"by": "dirichlet", "number": 5, "least": 0})
+    stream = load("files", path=file(tmp_path, rows), clients={"by": "dirichlet", "number": 5, "min_samples": 0})
     assert len(stream) == 300
     assert set(stream.clients) <= {f"client{k}" for k in range(5)}
 
@@ -269,7 +269,7 @@ def test_dealt_clients_need_no_client_column(tmp_path):
 )
 def test_limits(rows, most, most_test, least):
     client, period, test = ([row[k] for row in rows] for k in range(3))
-    rule = Clients(most=most, most_test=most_test, least=least)
+    rule = Clients(max_samples=most, max_test_samples=most_test, min_samples=least)
     kept, notes = limited(client, np.array(period), np.array(test), rule)
     left = [rows[k] for k in kept]
     limits = {False: most or len(rows), True: most_test or most or len(rows)}
@@ -285,7 +285,7 @@ def test_limits(rows, most, most_test, least):
 def test_small_clients_are_reported_and_some_can_be_drawn(tmp_path):
     rows = [{"client_id": f"c{k % 10}", "text": str(k), "period": 0} for k in range(200)]
     rows.append({"client_id": "lonely", "text": "hello", "period": 0})
-    options = {"periods": {"test": 0}, "clients": {"least": 5, "keep": 4}}
+    options = {"periods": {"test": 0}, "clients": {"min_samples": 5, "max_clients": 4}}
     with pytest.warns(DataWarning) as caught:
         stream = load("files", path=file(tmp_path, rows), **options)
     assert "1 of 11 clients have fewer than 5 training samples ('lonely'): left out with their 1 rows" in str(

@@ -45,23 +45,23 @@ def test_choices_and_unknown_slots():
 
 def test_the_synthetic_stream_is_the_same_in_every_process():
     script = (
-        "from coreplay.data import load; s = load('synthetic', clients=8, seed=3); print(s.ids.sum(), s.content[9])"
+        "from coreplay.data import load; s = load('synthetic', num_clients=8, seed=3); print(s.ids.sum(), s.content[9])"
     )
     shown = [
         subprocess.check_output([sys.executable, "-c", script], text=True, env=os.environ | {"PYTHONHASHSEED": seed})
         for seed in ("0", "7")
     ]
     assert shown[0] == shown[1]
-    assert load("synthetic", clients=8, seed=4).content[9].as_py() not in shown[0]
+    assert load("synthetic", num_clients=8, seed=4).content[9].as_py() not in shown[0]
 
 
 def test_a_client_does_not_change_when_others_come():
-    few, many = load("synthetic", clients=11, seed=5), load("synthetic", clients=40, seed=5)
+    few, many = load("synthetic", num_clients=11, seed=5), load("synthetic", num_clients=40, seed=5)
     assert few.samples("client07", 3).texts == many.samples("client07", 3).texts
 
 
 def test_each_strength_does_what_it_says():
-    calm = {"clients": 40, "alpha": np.inf, "habits": 0, "drift": 0, "new_intents": 0, "seasonality": 0, "seed": 1}
+    calm = {"num_clients": 40, "alpha": np.inf, "habits": 0, "drift": 0, "new_intents": 0, "seasonality": 0, "seed": 1}
     measured = {name: describe(load("synthetic", **calm | change))[0] for name, change in CHANGES.items()}
     base = measured["calm"]
     assert abs(base.heterogeneity - base.heterogeneity_random) < 0.01
@@ -80,7 +80,7 @@ CHANGES = {
     "habits": {"habits": 0.9},
     "drift": {"drift": 1.0},
     "new": {"new_intents": 0.8},
-    "season": {"seasonality": 1.0, "season": 4.0, "clients": 150},
+    "season": {"seasonality": 1.0, "season": 4.0, "num_clients": 150},
 }
 
 
@@ -93,8 +93,8 @@ def test_new_intents_are_unheard_before():
 
 
 def test_wrong_strengths_are_refused():
-    with pytest.raises(InputError, match=r"clients = 0, habits = 2, alpha = -1"):
-        load("synthetic", clients=0, habits=2, alpha=-1)
+    with pytest.raises(InputError, match=r"num_clients = 0, habits = 2, alpha = -1"):
+        load("synthetic", num_clients=0, habits=2, alpha=-1)
     with pytest.raises(InputError, match="unknown option 'drfit' of source 'synthetic': did you mean 'drift'"):
         load("synthetic", drfit=1)
     with pytest.raises(InputError, match="unknown source 'synthetc'"):
@@ -145,7 +145,7 @@ def test_a_stream_comes_from_a_configuration(tmp_path):
         path = "{tmp_path / "s.csv"}"
         columns = {{client = "user", text = "query", label = "kind", period = "day"}}
         periods = {{test = 0.5, test_by = "text"}}
-        clients = {{by = "dirichlet", number = 3, alpha = 1.0, least = 0}}
+        clients = {{by = "dirichlet", number = 3, alpha = 1.0, min_samples = 0}}
         """
     options = tomllib.loads(text)
     stream = load(options.pop("source"), **options)
@@ -161,16 +161,20 @@ def test_column_roles_are_checked():
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        ("synthetic", {"clients": "abc"}, "clients must be a whole number: got 'abc'"),
+        ("synthetic", {"num_clients": "abc"}, "num_clients must be a whole number: got 'abc'"),
         ("synthetic", {"drift": float("nan")}, "drift must be a number: got nan"),
         ("synthetic", {"samples": 1e30}, "samples must be a whole number"),
-        ("digits", {"clients": True}, "clients must be a whole number: got True"),
+        ("digits", {"num_clients": True}, "num_clients must be a whole number: got True"),
         ("files", {"path": 5}, "path must be the name of a file, or several: got 5"),
         ("files", {"path": "s.jsonl", "columns": "foo"}, "columns must be a table"),
         ("files", {"path": "s.jsonl", "periods": 3}, "periods must be a table of options"),
         ("files", {"path": "s.jsonl", "periods": {"days": "x"}}, "periods.days must be a number: got 'x'"),
         ("files", {"path": "s.jsonl", "periods": {"by": "time", "start": "soon"}}, "a time must be .* got 'soon'"),
-        ("files", {"path": "s.jsonl", "clients": {"least": "x"}}, "clients.least must be a whole number: got 'x'"),
+        (
+            "files",
+            {"path": "s.jsonl", "clients": {"min_samples": "x"}},
+            "clients.min_samples must be a whole number: got 'x'",
+        ),
         ("files", {"path": "s.jsonl", "longest_line": "x"}, "longest_line must be a whole number"),
     ],
 )
@@ -219,13 +223,13 @@ def test_digits_are_rotated_or_come_class_by_class():
     assert rotated.content.shape[1:] == (8, 8)
     text, _ = describe(rotated)
     assert text.drift_first_last > 2 * text.drift_first_last_random
-    step = load("digits", change="class_incremental", periods=5)
+    step = load("digits", change="class_incremental", num_periods=5)
     for t in range(5):
         assert set(step.of_period(t).label.tolist()) == {2 * t, 2 * t + 1}
     with pytest.raises(InputError, match="unknown change 'rotate': did you mean 'rotated'"):
         load("digits", change="rotate")
     with pytest.raises(InputError, match="periods at most 10"):
-        load("digits", change="class_incremental", periods=11)
+        load("digits", change="class_incremental", num_periods=11)
 
 
 def test_a_source_of_ones_own_is_one_decorator():
@@ -244,7 +248,7 @@ def test_a_source_of_ones_own_is_one_decorator():
 @needs_shared_data
 def test_the_real_streams_load_with_the_sizes_that_they_state():
     for name, rows in (("apache_commits", 239_096), ("debian_changelogs", 41_033), ("slurp_speakers", 31_640)):
-        stream = load("files", path=real(name), clients={"least": 0}, duplicates="keep")
+        stream = load("files", path=real(name), clients={"min_samples": 0}, duplicates="keep")
         stats = json.loads(real(name).with_name("stats.json").read_text())
         assert len(stream) == rows == stats["rows"]
         assert len(stream.clients) == stats["clients"]
@@ -253,7 +257,7 @@ def test_the_real_streams_load_with_the_sizes_that_they_state():
 
 @needs_shared_data
 def test_drift_of_slurp_is_what_its_page_says():
-    text, _ = describe(load("files", path=real("slurp_speakers"), clients={"least": 0}, duplicates="keep"))
+    text, _ = describe(load("files", path=real("slurp_speakers"), clients={"min_samples": 0}, duplicates="keep"))
     assert text.drift_first_last == pytest.approx(0.492, abs=0.005)
     assert text.drift_first_last_random == pytest.approx(0.040, abs=0.005)
     assert text.drift_neighbours[0] == pytest.approx(0.155, abs=0.005)

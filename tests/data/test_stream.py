@@ -156,7 +156,7 @@ def test_finding_a_cell_does_not_search_the_stream():
 
 
 def test_a_saved_stream_is_for_its_user_alone(tmp_path, modes):
-    save(load("synthetic", clients=2, periods=2), tmp_path / "new/stream.parquet")
+    save(load("synthetic", num_clients=2, num_periods=2), tmp_path / "new/stream.parquet")
     assert {name: mode for name, mode in modes(tmp_path).items() if name != "."} == {
         "new": 0o700,
         "new/stream.parquet": 0o600,

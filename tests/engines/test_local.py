@@ -21,14 +21,21 @@ from coreplay.selection import select
 
 RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl")
 TINY = {
-    "stream": {"options": {"clients": 6, "periods": 3, "samples": 8}},
+    "stream": {"options": {"num_clients": 6, "num_periods": 3, "samples": 8}},
     "task": {
-        "options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
+        "options": {
+            "num_layers": 1,
+            "hidden_size": 16,
+            "num_heads": 2,
+            "intermediate_size": 32,
+            "vocabulary_size": 200,
+            "max_length": 16,
+        }
     },
     "federated": {"rounds": 2, "batch_size": 4},
-    "replay": {"budget": 3, "rounds": 2},
-    "gradients": {"size": 64},
-    "engine": {"groups": 4, "checkpoint_seconds": 0},
+    "replay": {"budget": 3, "coordination_rounds": 2},
+    "gradients": {"sketch_size": 64},
+    "engine": {"aggregation_groups": 4, "checkpoint_seconds": 0},
 }
 
 
@@ -78,9 +85,9 @@ def test_a_round_equals_a_plain_loop(things, engine, tmp_path):
         {"replay__strategy": "approximate_uniform"},
         {"replay__strategy": "polished"},
         {"replay__strategy": "alternating"},
-        {"replay__strategy": "corrective", "gradients__masks": 2},
+        {"replay__strategy": "corrective", "gradients__num_views": 2},
         {"replay__strategy": "corrective", "gradients__backend": "factored", "federated__algorithm": "fedadam"},
-        {"replay__strategy": "corrective", "replay__share": 0.2, "federated__clients": 3},
+        {"replay__strategy": "corrective", "replay__budget_fraction": 0.2, "federated__clients_per_round": 3},
     ],
     ids=lambda c: "-".join(str(v) for v in c.values()),
 )
@@ -298,7 +305,7 @@ def first_ones(pool, budget, rng):
 DIGITS = """
 import coreplay
 config = coreplay.Config.make({
-    "stream": {"source": "digits", "options": {"clients": 2, "periods": 2}},
+    "stream": {"source": "digits", "options": {"num_clients": 2, "num_periods": 2}},
     "task": {"name": "image_classification", "options": {"channels": 2}},
     "federated": {"rounds": 1},
     "replay": {"strategy": "first_ones", "budget": 2},
@@ -344,13 +351,13 @@ def test_what_workers_can_not_import_is_explained_before_any_training(case, tmp_
 
 def test_bad_input_is_found_before_any_work(things, tmp_path):
     for changes, words in (
-        ({"engine__name": "locl"}, "did you mean 'local'"),
-        ({"stream__clients": 99}, r"stream\.clients = 99: the stream has 6"),
+        ({"engine__name": "proceses"}, "did you mean 'processes'"),
+        ({"stream__num_clients": 99}, r"stream\.num_clients = 99: the stream has 6"),
         ({"periods": 9}, "periods = 9: the stream has 3"),
-        ({"stream__options": {"clients": 6, "test": 0.0}}, "no test data"),
-        ({"replay__budgets": {"nobody": 3}}, "'nobody'"),
+        ({"stream__options": {"num_clients": 6, "test": 0.0}}, "no test data"),
+        ({"replay__client_budgets": {"nobody": 3}}, "'nobody'"),
         ({"gradients__parameters": ["nosuch.*"]}, "matches no parameter"),
-        ({"stream__options": {"clients": "six"}}, "must be a whole number: got 'six'"),
+        ({"stream__options": {"num_clients": "six"}}, "must be a whole number: got 'six'"),
     ):
         with pytest.raises(InputError, match=words):
             prepare(config(**changes))
@@ -397,7 +404,7 @@ def test_folders_that_are_taken_or_damaged(things, engine, tmp_path):
     run(config(), folder, resume=True, prepared=things, engine=engine)
     assert records(folder) == before, "a finished run stays as it is"
     (folder / "checkpoint.safetensors").unlink()
-    run(config(engine__groups=2), folder, resume=True, prepared=things, engine=engine)
+    run(config(engine__aggregation_groups=2), folder, resume=True, prepared=things, engine=engine)
     assert records(folder) == before, "the groups are those that the run began with"
     (folder / "checkpoint.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(InputError, match="damaged"):

@@ -10,11 +10,11 @@ from coreplay.federated import Config
 from coreplay.replay import Store
 
 DIGITS = {
-    "stream": {"source": "digits", "options": {"clients": 3, "periods": 3}},
+    "stream": {"source": "digits", "options": {"num_clients": 3, "num_periods": 3}},
     "task": {"name": "image_classification", "options": {"channels": 2}},
     "federated": {"rounds": 1},
-    "replay": {"budget": 3, "rounds": 1},
-    "gradients": {"size": 64},
+    "replay": {"budget": 3, "coordination_rounds": 1},
+    "gradients": {"sketch_size": 64},
     "engine": {"name": "serial"},
 }
 

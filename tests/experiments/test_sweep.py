@@ -26,11 +26,11 @@ from coreplay.files import alone_in
 from coreplay.replay import Store
 
 TINY = {
-    "stream": {"source": "digits", "options": {"clients": 6, "periods": 3}, "clients": 4},
+    "stream": {"source": "digits", "options": {"num_clients": 6, "num_periods": 3}, "num_clients": 4},
     "task": {"name": "image_classification", "options": {"channels": 2}},
     "federated": {"rounds": 1, "first_rounds": 2},
-    "replay": {"budget": 2, "rounds": 1},
-    "gradients": {"size": 32},
+    "replay": {"budget": 2, "coordination_rounds": 1},
+    "gradients": {"sketch_size": 32},
 }
 RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl", "buffers.jsonl")
 
@@ -44,24 +44,24 @@ def contents(path):
 def test_a_plan_has_every_combination_once():
     sweep = Sweep.make(
         {
-            "strategies": ["none", "full_history", "polished", {"strategy": "corrective", "rounds": 1}],
+            "strategies": ["none", "full_history", "polished", {"strategy": "corrective", "coordination_rounds": 1}],
             "budgets": [5, 20],
             "seeds": [3, 4],
             "grid": {"federated.learning_rate": [0.1, 0.2]},
-            "run": {"preset": "small", "stream": {"clients": 10}},
+            "run": {"preset": "small", "stream": {"num_clients": 10}},
         }
     )
     assert len(sweep.runs) == 2 * 2 * (2 + 2 * 2)
     one = next(planned for planned in sweep.runs if planned.name == "corrective-1r-20-learning_rate=0.2-seed4")
-    assert one.config.replay.rounds == 1
+    assert one.config.replay.coordination_rounds == 1
     assert one.config.replay.budget == 20
-    assert one.config.stream.sample == one.config.seed == 4  # another sample of clients, too
+    assert one.config.stream.client_seed == one.config.seed == 4  # another sample of clients, too
     assert len({planned.first for planned in sweep.runs}) == 4  # one a seed and rate
     assert len({planned.group for planned in sweep.runs}) == 2  # one a sample of clients
 
 
 def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing():
-    grid = {"replay.rounds": [1, 4], "federated.learning_rate": [0.1, 0.2]}
+    grid = {"replay.coordination_rounds": [1, 4], "federated.learning_rate": [0.1, 0.2]}
     sweep = Sweep.make({"strategies": ["none", "corrective"], "grid": grid, "run": {"preset": "small"}})
     names = [planned.name for planned in sweep.runs]
     assert [name for name in names if name.startswith("none")] == [
@@ -85,7 +85,13 @@ def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing()
             {"strategies": ["polished"], "budgets": [3], "grid": {"replay.budget": [1, 2]}},
             "grid.replay.budget is also set",
         ),
-        ({"strategies": [{"strategy": "corrective", "rounds": 1}], "grid": {"replay.rounds": [4]}}, "set it once"),
+        (
+            {
+                "strategies": [{"strategy": "corrective", "coordination_rounds": 1}],
+                "grid": {"replay.coordination_rounds": [4]},
+            },
+            "set it once",
+        ),
         ({"strategies": ["polished"], "grid": {"replay.strategy": ["exact"]}}, "set it once"),
         ({"strategies": ["none"], "budgets": [1], "run": {"replay": {"bugdet": 3}}}, "bugdet"),
         ({"strategies": ["none"], "budgets": [0]}, "budgets.0 = 0: input should be greater than or equal to 1"),
@@ -97,9 +103,9 @@ def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing()
             'grid.federated is a table: quote dotted names, "federated.learning_rate" = [...]',
         ),
         ({"strategies": ["none"], "run": {"stream": {"source": "syntetic"}}}, "did you mean 'synthetic'"),
-        ({"strategies": ["none"], "run": {"stream": {"options": {"client": 3}}}}, "did you mean 'clients'"),
+        ({"strategies": ["none"], "run": {"stream": {"options": {"num_client": 3}}}}, "did you mean 'num_clients'"),
         ({"strategies": ["none"], "run": {"task": {"name": "masked"}}}, "unknown task 'masked'"),
-        ({"strategies": ["none"], "run": {"engine": {"name": "locl"}}}, "did you mean 'local'"),
+        ({"strategies": ["none"], "run": {"engine": {"name": "proceses"}}}, "did you mean 'processes'"),
     ],
 )
 def test_a_wrong_plan_is_refused_before_any_work(data, words):
@@ -164,7 +170,7 @@ def test_a_failed_run_is_shown_and_stops_nobody(tmp_path):
     plan = {
         "strategies": ["none", "naive_uniform"],
         "grid": {"federated.learning_rate": [1e30, 0.1]},
-        "run": TINY | {"federated": {"rounds": 1, "clip": 0}},
+        "run": TINY | {"federated": {"rounds": 1, "max_grad_norm": 0}},
     }
     status = SweepStatus(Sweep.make(plan).runs)
     run_sweep(status, tmp_path)
@@ -228,7 +234,11 @@ def test_a_second_sweep_leaves_the_plan_of_the_first_alone(tmp_path):
 
 
 def test_budgets_count_though_the_run_has_a_share():
-    plan = {"strategies": ["polished"], "budgets": [5, 20], "run": {"preset": "small", "replay": {"share": 0.1}}}
+    plan = {
+        "strategies": ["polished"],
+        "budgets": [5, 20],
+        "run": {"preset": "small", "replay": {"budget_fraction": 0.1}},
+    }
     assert [planned.name for planned in Sweep.make(plan).runs] == ["polished-5-seed0", "polished-20-seed0"]
 
 

@@ -22,7 +22,7 @@ def scalar_update(name: str, w: float, change: float, state: dict[str, float], o
         return w + change
     if name == "fedavgm":
         state["v"] = options["momentum"] * state.get("v", 0.0) + change
-        return w + options["rate"] * state["v"]
+        return w + options["server_lr"] * state["v"]
     tau = options["tau"]
     before = state.get("s", tau**2)
     square = {
@@ -32,7 +32,7 @@ def scalar_update(name: str, w: float, change: float, state: dict[str, float], o
     }[name]
     state["m"] = options["beta1"] * state.get("m", 0.0) + (1 - options["beta1"]) * change
     state["s"] = square
-    return w + options["rate"] * state["m"] / (math.sqrt(square) + tau)
+    return w + options["server_lr"] * state["m"] / (math.sqrt(square) + tau)
 
 
 @pytest.mark.parametrize("name", sorted(algorithms()))
@@ -79,8 +79,8 @@ def test_the_pull_of_fedprox_is_the_gradient_of_its_term():
         ("fedagv", {}, "did you mean 'fedavg'"),
         ("fedprox", {"nu": 1}, r"unknown option 'nu' .*known: mu"),
         ("fedprox", {"mu": -1}, "'mu' .* at least 0: got -1"),
-        ("fedadam", {"rate": "fast"}, "rate .* got 'fast'"),
-        ("fedadam", {"rate": math.nan}, "rate .* got nan"),
+        ("fedadam", {"server_lr": "fast"}, "server_lr .* got 'fast'"),
+        ("fedadam", {"server_lr": math.nan}, "server_lr .* got nan"),
     ],
 )
 def test_wrong_names_and_options_are_named(name, options, words):

@@ -13,7 +13,7 @@ from coreplay.selection import selector
 
 @pytest.mark.parametrize("name", [None, *PRESETS])
 def test_written_configurations_read_back_equal(name, tmp_path):
-    config = Config.make({} if name is None else {"preset": name}, {"replay.budgets": {'an "odd" ☃ id': 3}})
+    config = Config.make({} if name is None else {"preset": name}, {"replay.client_budgets": {'an "odd" ☃ id': 3}})
     (tmp_path / "run.toml").write_text(config.toml(), encoding="utf-8")
     assert Config.load(tmp_path / "run.toml") == config
 
@@ -37,10 +37,10 @@ def test_every_field_is_explained():
 
 
 def test_changes_by_dotted_name_change_a_preset():
-    config = Config.make({"preset": "small", "seed": 3}, {"replay.budget": 7, "stream.options.clients": 4})
-    assert (config.seed, config.replay.budget, config.stream.options["clients"]) == (3, 7, 4)
-    assert config.stream.options["periods"] == PRESETS["small"]["stream"]["options"]["periods"]
-    assert PRESETS["small"]["stream"]["options"]["clients"] != 4, "a preset must not change"
+    config = Config.make({"preset": "small", "seed": 3}, {"replay.budget": 7, "stream.options.num_clients": 4})
+    assert (config.seed, config.replay.budget, config.stream.options["num_clients"]) == (3, 7, 4)
+    assert config.stream.options["num_periods"] == PRESETS["small"]["stream"]["options"]["num_periods"]
+    assert PRESETS["small"]["stream"]["options"]["num_clients"] != 4, "a preset must not change"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_changes_by_dotted_name_change_a_preset():
         ("sed = 3", "unknown key 'sed': did you mean 'seed'"),
         ("[replay]\nbudget = 0", "replay.budget = 0: .*greater than or equal to 1"),
         ("[replay]\nbudget = 'many'", "replay.budget = 'many'"),
-        ("[replay]\nlargest_budget = 3", "replay.largest_budget = 3 limits what replay.share gives"),
+        ("[replay]\nmax_budget = 3", "replay.max_budget = 3 limits what replay.budget_fraction gives"),
         ("[federated]\nlearning_rate = -1", "federated.learning_rate = -1"),
         ("[federated]\nlearning_rate = inf", "federated.learning_rate = inf: .*finite"),
         (
@@ -67,13 +67,13 @@ def test_changes_by_dotted_name_change_a_preset():
         ("[replay]\nstrategy = 'balanced'\noptions = { turns = 0 }", "turns must be at least 1: got 0"),
         ("[replay]\nstrategy = 'none'\noptions = { x = 1 }", "unknown option 'x' of strategy 'none'"),
         ("[replay]\nstrategy = 'exact'\noptions = { timelimit = 1 }", "did you mean 'time_limit'"),
-        ("[replay.budgets]\nann = 0", "budget of client 'ann'"),
+        ("[replay.client_budgets]\nann = 0", "budget of client 'ann'"),
         ("[stream]\nsource = 'syntetic'", "did you mean 'synthetic'"),
-        ("[stream]\noptions = { client = 3 }", "did you mean 'clients'"),
+        ("[stream]\noptions = { num_client = 3 }", "did you mean 'num_clients'"),
         ("[stream]\nsource = 'files'", "source 'files' needs the option 'path'"),
         ("[task]\nname = 'masked'", "unknown task 'masked'"),
-        ("[task]\noptions = { layer = 3 }", "did you mean 'layers'"),
-        ("[engine]\nname = 'locl'", "did you mean 'local'"),
+        ("[task]\noptions = { num_layer = 3 }", "did you mean 'num_layers'"),
+        ("[engine]\nname = 'proceses'", "did you mean 'processes'"),
         ("preset = 'smal'", "did you mean 'small'"),
         ("seed = [", "can't be read as TOML"),
     ],
@@ -86,11 +86,11 @@ def test_wrong_configurations_are_explained(text, words, tmp_path):
 
 def test_dates_and_missing_options_survive_a_file(tmp_path):
     options = {"path": "x.jsonl", "periods": {"start": date(2023, 11, 15)}, "labels": None}
-    config = Config.make({"stream": {"source": "files", "options": options}, "federated": {"clip": 0}})
+    config = Config.make({"stream": {"source": "files", "options": options}, "federated": {"max_grad_norm": 0}})
     (tmp_path / "run.toml").write_text(config.toml())
     found = Config.load(tmp_path / "run.toml")
     assert found.stream.options == {"path": "x.jsonl", "periods": {"start": date(2023, 11, 15)}}
-    assert found.federated.clip == 0
+    assert found.federated.max_grad_norm == 0
     with pytest.raises(InputError, match="a list in the configuration holds None"):
         Config.make({"stream": {"source": "files", "options": {"path": ["a.jsonl", None]}}}).toml()
 

@@ -58,7 +58,7 @@ ACCURACY = Metric("accuracy", lower_is_better=False)
 
 @pytest.fixture(scope="module")
 def stream():
-    return load("digits", clients=3, periods=2)
+    return load("digits", num_clients=3, num_periods=2)
 
 
 def carried_out(
@@ -133,11 +133,11 @@ def test_optimisers_at_the_server_step_parameters_and_average_running_statistics
     change = np.random.default_rng(0).normal(size=flat.size).astype(np.float32)
     sums = [[Tally(1, 1)] * 2] * 2
     answers = Answers(change, map(Evaluation, sums))
-    changes = {"federated.algorithm": "fedadam", "federated.options": {"rate": 0.1}}
+    changes = {"federated.algorithm": "fedadam", "federated.options": {"server_lr": 0.1}}
     about = {"start": start, "trainable": flat.trainable}
     carried_out(tmp_path / "run", stream, answers, ACCURACY, **about, **changes)
     found = RunFolder.open(tmp_path / "run").checkpoint().values
-    made, n = make_algorithm("fedadam", {"rate": 0.1}), flat.trainable
+    made, n = make_algorithm("fedadam", {"server_lr": 0.1}), flat.trainable
     values, state = start[:n], made.begin(start[:n])
     for _ in range(2):
         values, state = made.update(values, change[:n], state)

@@ -12,12 +12,19 @@ from coreplay.replay import Store
 from coreplay.seeding import generator
 from coreplay.tasks import Task, batches, make
 
-SMALL = {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
+SMALL = {
+    "num_layers": 1,
+    "hidden_size": 16,
+    "num_heads": 2,
+    "intermediate_size": 32,
+    "vocabulary_size": 200,
+    "max_length": 16,
+}
 
 
 @pytest.fixture(scope="module")
 def stream():
-    return load("synthetic", clients=2, periods=1, samples=12)
+    return load("synthetic", num_clients=2, num_periods=1, samples=12)
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +136,12 @@ def test_the_gradients_of_choices_depend_on_the_seed_of_the_run(task, stream, tm
     ("changes", "algorithm", "mu"),
     [
         ({}, "fedavg", 0.0),
-        ({"epochs": 2, "momentum": 0.9, "weight_decay": 0.01, "clip": 0, "learning_rate": 0.01}, "fedavg", 0.0),
-        ({"optimizer": "adamw", "learning_rate": 0.003, "clip": 0.5}, "fedavg", 0.0),
+        (
+            {"epochs": 2, "momentum": 0.9, "weight_decay": 0.01, "max_grad_norm": 0, "learning_rate": 0.01},
+            "fedavg",
+            0.0,
+        ),
+        ({"optimizer": "adamw", "learning_rate": 0.003, "max_grad_norm": 0.5}, "fedavg", 0.0),
         ({"epochs": 2}, "fedprox", 0.3),
     ],
 )
@@ -165,8 +176,8 @@ class Normed(Task):
 @pytest.mark.parametrize("count", [1, 5, 9])
 def test_a_batch_of_one_sample_is_normalised_by_the_running_statistics(count):
     """Batch norm can't train on one sample; the last batch of 5 or 9 samples has one."""
-    task, samples = Normed(), load("digits", clients=1, periods=1).of_period(0)[:count]
-    config = Config.make({"federated": {"batch_size": 4, "clip": 0}}).federated
+    task, samples = Normed(), load("digits", num_clients=1, num_periods=1).of_period(0)[:count]
+    config = Config.make({"federated": {"batch_size": 4, "max_grad_norm": 0}}).federated
     flat, model = FlatModel(task.model(0)), task.model(0)
     train(flat, task, samples, make_algorithm("fedavg"), config, seed=0, client="c", period=0, round=0)
     order = int(generator(0, "c", 0, "training", 0).integers(2**62))
@@ -192,7 +203,7 @@ def test_batch_norms_that_the_model_keeps_frozen_stay_frozen():
         def model(self, seed):
             return Frozen(*super().model(seed))
 
-    task, samples = Own(), load("digits", clients=1, periods=1).of_period(0)[:5]
+    task, samples = Own(), load("digits", num_clients=1, num_periods=1).of_period(0)[:5]
     flat = FlatModel(task.model(0))
     config = Config.make({"federated": {"batch_size": 4}}).federated
     train(flat, task, samples, make_algorithm("fedavg"), config, seed=0, client="c", period=0, round=0)
@@ -215,7 +226,7 @@ def test_random_states_and_repeats(task, stream):
 
 
 def test_divergence_is_named(task, stream):
-    config = Config.make({"federated": {"learning_rate": 1e30, "clip": 0, "epochs": 5}}).federated
+    config = Config.make({"federated": {"learning_rate": 1e30, "max_grad_norm": 0, "epochs": 5}}).federated
     samples, flat, made = stream.samples(stream.clients[0], 0), FlatModel(task.model(0)), make_algorithm("fedavg")
     with pytest.raises(InputError, match=r"client 'c'.*lower federated\.learning_rate"):
         train(flat, task, samples, made, config, seed=0, client="c", period=0, round=0)

@@ -14,9 +14,9 @@ def loop(model, loss, batch, parameters=None):
     model = copy.deepcopy(model).eval()
     chosen = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters(model)
     rows = []
-    for i in range(coreplay.gradients.batches.batch_size(batch)):
+    for i in range(coreplay.gradients.problem.batch_size(batch)):
         model.zero_grad(set_to_none=True)
-        value = loss(model, coreplay.gradients.trees.rebuild(batch, lambda leaf, i=i: leaf[i : i + 1]))
+        value = loss(model, coreplay.gradients.problem.rebuild(batch, lambda leaf, i=i: leaf[i : i + 1]))
         if value.requires_grad:
             value.sum().backward()
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in chosen]

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from coreplay import gradient_matrix
 from coreplay.gradients.factors import Dense, Lookup, Outer, Parts, dense_values
-from coreplay.gradients.projections import Projections
+from coreplay.gradients.sketch import Projections
 
 
 def network():

@@ -7,13 +7,20 @@ from coreplay.engines import LocalEngine, prepare, run
 from coreplay.federated import Config, FlatModel
 
 TINY = {
-    "stream": {"options": {"clients": 5, "periods": 3, "samples": 10}},
+    "stream": {"options": {"num_clients": 5, "num_periods": 3, "samples": 10}},
     "task": {
-        "options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
+        "options": {
+            "num_layers": 1,
+            "hidden_size": 16,
+            "num_heads": 2,
+            "intermediate_size": 32,
+            "vocabulary_size": 200,
+            "max_length": 16,
+        }
     },
     "federated": {"rounds": 1, "batch_size": 8},
-    "replay": {"budget": 2, "rounds": 2},
-    "gradients": {"size": 64},
+    "replay": {"budget": 2, "coordination_rounds": 2},
+    "gradients": {"sketch_size": 64},
     "engine": {"workers": 1, "checkpoint_seconds": 1000.0},
 }
 SEEDS = (0, 1)

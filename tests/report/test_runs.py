@@ -167,12 +167,15 @@ def test_groups_are_named_by_what_differs(runs, tmp_path):
 
 
 def test_many_differences_are_named_by_what_says_most(runs, tmp_path):
-    for name, change in (("a", {}), ("b", {"federated.rounds": 7, "federated.epochs": 2, "federated.clip": 2.0})):
+    for name, change in (
+        ("a", {}),
+        ("b", {"federated.rounds": 7, "federated.epochs": 2, "federated.max_grad_norm": 2.0}),
+    ):
         shutil.copytree(runs / "none-seed0", tmp_path / name)
         path = tmp_path / name / "config.toml"
-        path.write_text(Config.load(path, change | {"task.options.longest": 16 + len(change)}).toml())
+        path.write_text(Config.load(path, change | {"task.options.max_length": 16 + len(change)}).toml())
     (_, other) = group_runs(load_runs([tmp_path])[0])
-    assert other.name == "task.options.longest = 19, federated.clip = 2.0, federated.epochs = 2, and 1 more"
+    assert other.name == "task.options.max_length = 19, federated.max_grad_norm = 2.0, federated.epochs = 2, and 1 more"
 
 
 def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):
@@ -210,7 +213,9 @@ def test_convergence_shows_every_method_that_has_rounds(runs, tmp_path):
     for name, rounds in (("a", 3), ("b", 1)):
         paths.append(tmp_path / name)
         shutil.copytree(runs / "corrective-2-seed0", paths[-1])
-        config = Config.load(paths[-1] / "config.toml", {"replay.strategy": "alternating", "replay.rounds": rounds})
+        config = Config.load(
+            paths[-1] / "config.toml", {"replay.strategy": "alternating", "replay.coordination_rounds": rounds}
+        )
         (paths[-1] / "config.toml").write_text(config.toml())
         (paths[-1] / "coordination.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:rounds]))
     (group,) = group_runs(load_runs(paths)[0])

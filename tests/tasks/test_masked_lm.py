@@ -15,15 +15,15 @@ from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
 from coreplay.federated import Config
 from coreplay.tasks import batches, evaluate, make, tally
-from coreplay.tasks.bert import pretrained
+from coreplay.tasks.bert import load_pretrained
 from coreplay.tasks.masking import EVALUATION, mask
 
-SMALL = {"layers": 2, "hidden": 24, "heads": 2, "feed_forward": 32, "vocabulary_size": 400}
+SMALL = {"num_layers": 2, "hidden_size": 24, "num_heads": 2, "intermediate_size": 32, "vocabulary_size": 400}
 
 
 @pytest.fixture(scope="module")
 def stream():
-    return load("synthetic", clients=6, periods=2)
+    return load("synthetic", num_clients=6, num_periods=2)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_tinybert_is_the_default(stream):
 def test_a_model_comes_from_a_folder(stream, task, tmp_path, capfd):
     task.model(3).save_pretrained(tmp_path)
     task.vocabulary.save(tmp_path)
-    again = make("masked_lm", stream, start=str(tmp_path))
+    again = make("masked_lm", stream, pretrained=str(tmp_path))
     samples = stream.of_period(0, "test")
     capfd.readouterr()
     again.model(0)
@@ -188,7 +188,7 @@ def test_a_model_comes_from_a_folder(stream, task, tmp_path, capfd):
     (tmp_path / "words.txt").write_text("\n".join(stream.of_period(0).texts))
     text = make("masked_lm", stream, **SMALL, vocabulary_text=tmp_path / "words.txt")
     assert text.vocabulary.pieces == task.vocabulary.pieces
-    larger = make("masked_lm", stream, start=str(tmp_path), vocabulary=large(tmp_path, task))
+    larger = make("masked_lm", stream, pretrained=str(tmp_path), vocabulary=large(tmp_path, task))
     with pytest.raises(InputError, match="knows 330 words, the vocabulary has 331"):
         larger.model(0)
 
@@ -202,10 +202,10 @@ def large(folder, task):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hidden": 25}, "hidden must be a multiple of heads"),
-        ({"layers": 0}, "layers must be at least 1"),
-        ({"share": 0.0}, "share, of the pieces"),
-        ({"longest": 2}, "longest must leave room"),
+        ({"hidden_size": 25}, "hidden_size must be a multiple of num_heads"),
+        ({"num_layers": 0}, "num_layers must be at least 1"),
+        ({"mask_probability": 0.0}, "mask_probability must be between"),
+        ({"max_length": 2}, "max_length must leave room"),
         ({"dropout": 1.0}, "dropout"),
         ({"vocabulary_text": "none.txt"}, "vocabulary_text 'none.txt' does not exist"),
         ({"hiden": 3}, "unknown option 'hiden' of task 'masked_lm'"),
@@ -219,14 +219,14 @@ def test_mistakes_are_explained(stream, options, message):
 
 def test_a_folder_without_a_model_is_named(stream, task, tmp_path):
     task.vocabulary.save(tmp_path)
-    with pytest.raises(InputError, match=r"start '.*' can't be loaded from this folder"):
-        make("masked_lm", stream, start=str(tmp_path))
+    with pytest.raises(InputError, match=r"pretrained '.*' can't be loaded from this folder"):
+        make("masked_lm", stream, pretrained=str(tmp_path))
 
 
 def test_a_model_that_is_no_folder_and_no_name_is_not_asked_of_the_network(stream, task, tmp_path):
     task.vocabulary.save(tmp_path / "words")
-    with pytest.raises(InputError, match=r"start '.*model': there is no such folder"):
-        make("masked_lm", stream, start=str(tmp_path / "model"), vocabulary=str(tmp_path / "words"))
+    with pytest.raises(InputError, match=r"pretrained '.*model': there is no such folder"):
+        make("masked_lm", stream, pretrained=str(tmp_path / "model"), vocabulary=str(tmp_path / "words"))
 
 
 @pytest.fixture(scope="module")
@@ -241,19 +241,26 @@ def bert(task, tmp_path_factory):
 @pytest.mark.parametrize("kind", ["masked_lm", "text_classification"])
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("layers", 7), ("hidden", 24), ("heads", 2), ("feed_forward", 32), ("dropout", 0.2), ("vocabulary_size", 300)],
+    [
+        ("num_layers", 7),
+        ("hidden_size", 24),
+        ("num_heads", 2),
+        ("intermediate_size", 32),
+        ("dropout", 0.2),
+        ("vocabulary_size", 300),
+    ],
 )
 def test_options_that_a_pretrained_model_would_ignore_are_refused(stream, bert, kind, option, value):
-    with pytest.raises(InputError, match=rf"{option} = {value} has no effect beside start = '.*bert.*leave out one"):
-        make(kind, stream, start=str(bert), **{option: value})
+    with pytest.raises(InputError, match=rf"{option} = {value} has no effect with pretrained = '.*bert.*leave one out"):
+        make(kind, stream, pretrained=str(bert), **{option: value})
 
 
 def test_a_pretrained_model_replaces_the_sizes_of_a_preset(stream, bert):
-    config = Config.make({"preset": "small"}, {"task.options.start": str(bert)})
-    assert config.task.options == {"longest": 24, "start": str(bert)}
+    config = Config.make({"preset": "small"}, {"task.options.pretrained": str(bert)})
+    assert config.task.options == {"max_length": 24, "pretrained": str(bert)}
     assert make("masked_lm", stream, **config.task.options).model(0).config.num_hidden_layers == 2
-    own = Config.make({"preset": "small", "task": {"options": {"start": str(bert), "layers": 7}}})
-    with pytest.raises(InputError, match="layers = 7 has no effect beside start"):
+    own = Config.make({"preset": "small", "task": {"options": {"pretrained": str(bert), "num_layers": 7}}})
+    with pytest.raises(InputError, match="num_layers = 7 has no effect with pretrained"):
         make("masked_lm", stream, **own.task.options)
 
 
@@ -263,20 +270,20 @@ def test_a_model_of_another_type_is_named_before_its_tokeniser_is_read(stream, t
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(
-        InputError, match=rf"start '.*' is a model of type '{model}'.*supported: bert.*task of your own"
+        InputError, match=rf"pretrained '.*' is a model of type '{model}'.*supported: bert.*task of your own"
     ):
-        make(kind, stream, start=str(tmp_path))
+        make(kind, stream, pretrained=str(tmp_path))
 
 
-def test_errors_about_the_start_name_the_start(stream, bert, tmp_path, monkeypatch):
+def test_errors_about_the_pretrained_model_name_it(stream, bert, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(InputError, match=r"^start 'nofolder' can't be loaded from this Hub name"):
-        make("masked_lm", stream, start="nofolder")
+    with pytest.raises(InputError, match=r"^pretrained 'nofolder' can't be loaded from this Hub name"):
+        make("masked_lm", stream, pretrained="nofolder")
     shutil.copytree(bert, tmp_path / "wordless")
     for name in ("vocab.txt", "tokenizer.json"):
         (tmp_path / "wordless" / name).unlink()
-    with pytest.raises(InputError, match=r"^start '.*wordless': the folder has neither"):
-        make("masked_lm", stream, start=str(tmp_path / "wordless"))
+    with pytest.raises(InputError, match=r"^pretrained '.*wordless': the folder has neither"):
+        make("masked_lm", stream, pretrained=str(tmp_path / "wordless"))
 
 
 def test_training_lowers_the_perplexity(stream, task):
@@ -330,5 +337,5 @@ def test_code_in_a_model_folder_is_never_run(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(json.dumps(about))
     monkeypatch.setattr("builtins.input", lambda prompt: "y")  # transformers asks, and somebody says yes
     with pytest.raises(InputError, match="can't be loaded from this folder"):
-        pretrained(BertForMaskedLM, str(tmp_path), 100, 0)
+        load_pretrained(BertForMaskedLM, str(tmp_path), 100, 0)
     assert not marker.exists()

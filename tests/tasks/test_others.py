@@ -45,7 +45,7 @@ def check_scores(task, model, samples):
 
 
 def test_digits_are_learned_and_rotation_hurts():
-    stream = load("digits", periods=4, degrees=90, seed=0)
+    stream = load("digits", num_periods=4, degrees=90, seed=0)
     task = make("image_classification", stream)
     model = trained(task, stream.of_period(0), 15, 3e-3)
     check_scores(task, model, stream.of_period(0, "test"))
@@ -56,8 +56,15 @@ def test_digits_are_learned_and_rotation_hurts():
 
 
 def test_intents_are_learned():
-    stream = load("synthetic", clients=20, periods=2, new_intents=0, alpha=0.05, seed=0)
-    small = {"layers": 1, "hidden": 48, "heads": 2, "feed_forward": 64, "vocabulary_size": 800, "dropout": 0.0}
+    stream = load("synthetic", num_clients=20, num_periods=2, new_intents=0, alpha=0.05, seed=0)
+    small = {
+        "num_layers": 1,
+        "hidden_size": 48,
+        "num_heads": 2,
+        "intermediate_size": 64,
+        "vocabulary_size": 800,
+        "dropout": 0.0,
+    }
     task = make("text_classification", stream, **small)
     model = trained(task, stream.of_period(0), 40, 3e-3)
     check_scores(task, model, stream.of_period(0, "test"))
@@ -66,12 +73,12 @@ def test_intents_are_learned():
 
 
 def test_an_encoder_for_classification_comes_from_a_folder(tmp_path):
-    stream = load("synthetic", clients=4, periods=1)
-    small = {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 16, "vocabulary_size": 300}
+    stream = load("synthetic", num_clients=4, num_periods=1)
+    small = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "vocabulary_size": 300}
     task = make("text_classification", stream, **small)
     task.model(1).save_pretrained(tmp_path)
     task.vocabulary.save(tmp_path)
-    again = make("text_classification", stream, start=str(tmp_path))
+    again = make("text_classification", stream, pretrained=str(tmp_path))
     samples = stream.of_period(0)
     assert evaluate(again, again.model(5), samples) == evaluate(task, task.model(1), samples)
 
@@ -92,7 +99,7 @@ def test_streams_that_do_not_fit_are_refused():
 
 
 def test_features_are_what_goes_into_the_head():
-    images = load("digits", periods=1)
+    images = load("digits", num_periods=1)
     task = make("image_classification", images, channels=2)
     model, samples = task.model(0), images.of_period(0)[:5]
     found = features(task, model, samples, size=2)
@@ -100,8 +107,8 @@ def test_features_are_what_goes_into_the_head():
     with torch.no_grad():
         expected = model[5](torch.from_numpy(found))
         torch.testing.assert_close(model(task.collate(samples)["image"]), expected)
-    texts = load("synthetic", clients=4, periods=1)
-    small = {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 16, "vocabulary_size": 300}
+    texts = load("synthetic", num_clients=4, num_periods=1)
+    small = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "vocabulary_size": 300}
     task = make("text_classification", texts, **small)
     model, samples = task.model(0), texts.of_period(0)[:5]
     found = features(task, model, samples, size=2)
@@ -126,7 +133,7 @@ def test_a_task_without_init_gets_a_name_by_the_decorator():
             return (model(batch["image"]).squeeze(1) - batch["image"].mean(dim=1)).square()
 
     named("brightness_for_test")(Brightness)
-    stream = load("digits", periods=2)
+    stream = load("digits", num_periods=2)
     made = make("brightness_for_test", stream)
     assert isinstance(made, Brightness)
     assert evaluate(made, made.model(0), stream.of_period(0, "test")) > 0

@@ -72,8 +72,9 @@ def test_vocabulary_and_masks_are_the_same_in_fresh_processes():
         "import hashlib, torch\n"
         "from coreplay.data import load\n"
         "from coreplay.tasks import batches, make\n"
-        "stream = load('synthetic', clients=6, periods=2)\n"
-        "task = make('masked_lm', stream, vocabulary_size=700, layers=1, hidden=24, heads=2, feed_forward=24)\n"
+        "stream = load('synthetic', num_clients=6, num_periods=2)\n"
+        "size = {'num_layers': 1, 'hidden_size': 24, 'num_heads': 2, 'intermediate_size': 24}\n"
+        "task = make('masked_lm', stream, vocabulary_size=700, **size)\n"
         "found = hashlib.sha256(' '.join(task.vocabulary.pieces).encode())\n"
         "made = [*batches(task, stream.of_period(0), 8, seed=1, epoch=3), task.collate(stream.of_period(1, 'test'))]\n"
         "for batch in made:\n"
@@ -91,7 +92,7 @@ def test_vocabulary_and_masks_are_the_same_in_fresh_processes():
 
 def test_encoding_cuts_and_pads():
     words = Vocabulary.trained(SPEECH, 200)
-    ids, there = words.encode(["play jazz", "", "turn on the light " * 9], longest=10)
+    ids, there = words.encode(["play jazz", "", "turn on the light " * 9], max_length=10)
     assert ids.shape == (3, 10)
     assert there.sum(axis=1).tolist() == [len(words.tokenizer.encode("play jazz").ids), 2, 10]
     assert ids[2, 0] == words.cls

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coreplay import wire
+from coreplay import codec
 from coreplay.coordination.matrix import Candidates, GradientMatrix
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution
 from coreplay.coordination.method import Method, Past, make_method
@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 MINIMUM_POOL = 2
 
-_STATE = {"run": str, "period": int, "client": str, "size": int, "rounds": list, "counted": list}
+_STATE = {"run": str, "period": int, "client": str, "size": int, "rounds": list, "counted": list, "answers": np.float64}
 
 
 class Client:
@@ -127,15 +127,15 @@ class Client:
     def state(self) -> bytes:
         """Return what must not be forgotten between messages, for a client that lives in a fresh process each time."""
         rounds = sorted(self._answers)
-        payload = np.array([self._answers[k] for k in rounds], dtype="<f8").tobytes()
+        answers = np.array([self._answers[k] for k in rounds], dtype=np.float64).reshape(-1)
         fields = {"run": self.run, "period": self.period, "client": self.name, "size": self.pool.size}
-        return wire.pack("state", fields | {"rounds": rounds, "counted": self._counted}, payload)
+        return codec.pack("state", fields | {"rounds": rounds, "counted": self._counted, "answers": answers})
 
     def restore(self, state: bytes) -> None:
         """Go on from a `state()` of the same client, run, period and pool."""
-        found, payload = wire.unpack(state, "state", _STATE)
-        answers = wire.numbers(payload, "<f8")
-        rounds, counted = ([wire.count(k, name) for k in found[name]] for name in ("rounds", "counted"))
+        found = codec.unpack(state, "state", _STATE)
+        answers = found["answers"]
+        rounds, counted = ([codec.check_count(k, name) for k in found[name]] for name in ("rounds", "counted"))
         mine = (self.run, self.period, self.name, self.pool.size)
         if (found["run"], found["period"], found["client"], found["size"]) != mine:
             raise InputError(

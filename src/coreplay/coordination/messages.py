@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay import wire
+from coreplay import codec
 from coreplay.errors import InputError
 
 Vector = NDArray[np.float32]
 
 NEVER = -1  # the round of an answer that was not given
-HEADROOM = 2**14  # bytes of a message besides its numbers: two names of 200 characters in JSON, and a few whole numbers
+HEADROOM = 2**14  # bytes of a contribution besides its vector: two names of 200 characters and a few whole numbers
 
 
 def as_vector(value: Any) -> Vector:
@@ -63,27 +63,25 @@ class Contribution:
 
     def __post_init__(self) -> None:
         """Check every field: a message may come from anyone."""
-        wire.name(self.run, "run")
-        wire.name(self.client, "client")
-        wire.count(self.period, "period")
-        wire.count(self.round, "round")
-        wire.count(self.basis, "basis", least=NEVER)
+        codec.check_name(self.run, "run")
+        codec.check_name(self.client, "client")
+        codec.check_count(self.period, "period")
+        codec.check_count(self.round, "round")
+        codec.check_count(self.basis, "basis", least=NEVER)
         object.__setattr__(self, "vector", as_vector(self.vector))
 
     def to_bytes(self) -> bytes:
         """Return the message as bytes."""
-        fields = {name: getattr(self, name) for name in _CONTRIBUTION}
-        return wire.pack("contribution", fields, self.vector.data.cast("B"))
+        return codec.pack("contribution", {name: getattr(self, name) for name in _CONTRIBUTION})
 
     @classmethod
     def from_bytes(cls, data: bytes, dimension: int | None = None) -> "Contribution":
         """Read a message; anything but a well-formed one, or one too long for `dimension`, is an `InputError`."""
         longest = None if dimension is None else 4 * dimension + HEADROOM
-        fields, payload = wire.unpack(data, "contribution", _CONTRIBUTION, longest=longest)
-        return cls(**fields, vector=wire.numbers(payload, "<f4"))
+        return cls(**codec.unpack(data, "contribution", _CONTRIBUTION, longest=longest))
 
 
-_CONTRIBUTION = {"run": str, "period": int, "round": int, "client": str, "basis": int}
+_CONTRIBUTION = {"run": str, "period": int, "round": int, "client": str, "basis": int, "vector": np.float32}
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +122,17 @@ class Broadcast:
 
     def __post_init__(self) -> None:
         """Check every field: a message may come from anyone."""
-        wire.name(self.run, "run")
-        wire.count(self.period, "period")
-        wire.count(self.round, "round")
-        wire.count(self.clients, "clients", least=1)
-        behind = {wire.name(c, "client"): wire.count(k, "behind", least=NEVER) for c, k in self.behind.items()}
-        numbers = {wire.name(key, "number"): wire.finite(value, key) for key, value in self.numbers.items()}
-        weights = tuple(wire.finite(weight, "weights") for weight in self.weights)
+        codec.check_name(self.run, "run")
+        codec.check_count(self.period, "period")
+        codec.check_count(self.round, "round")
+        codec.check_count(self.clients, "clients", least=1)
+        behind = {
+            codec.check_name(c, "client"): codec.check_count(k, "behind", least=NEVER) for c, k in self.behind.items()
+        }
+        numbers = {
+            codec.check_name(key, "number"): codec.check_finite(value, key) for key, value in self.numbers.items()
+        }
+        weights = tuple(codec.check_finite(weight, "weights") for weight in self.weights)
         if len(weights) not in (0, self.round + 1):
             raise InputError(f"broadcast of round {self.round} must weigh {self.round + 1} rounds: got {len(weights)}")
         vector = as_vector(self.vector)
@@ -142,15 +144,14 @@ class Broadcast:
     def to_bytes(self) -> bytes:
         """Return the message as bytes."""
         fields = {name: getattr(self, name) for name in _BROADCAST}
-        return wire.pack("broadcast", fields | {"weights": list(self.weights)}, self.vector.data.cast("B"))
+        return codec.pack("broadcast", fields | {"weights": list(self.weights)})
 
     @classmethod
     def from_bytes(cls, data: bytes, dimension: int | None = None) -> "Broadcast":
         """Read a message; anything but a well-formed one, or one too long for `dimension`, is an `InputError`."""
-        longest = None if dimension is None else 4 * dimension + wire.HEAD.size + wire.LONGEST_JSON
-        fields, payload = wire.unpack(data, "broadcast", _BROADCAST, longest=longest)
-        fields["weights"] = tuple(fields["weights"])
-        return cls(**fields, vector=wire.numbers(payload, "<f4"))
+        longest = None if dimension is None else 4 * dimension + HEADROOM + codec.LONGEST_JSON
+        fields = codec.unpack(data, "broadcast", _BROADCAST, longest=longest)
+        return cls(**fields | {"weights": tuple(fields["weights"])})
 
 
 _BROADCAST = {
@@ -162,4 +163,5 @@ _BROADCAST = {
     "behind": dict,
     "weights": list,
     "numbers": dict,
+    "vector": np.float32,
 }

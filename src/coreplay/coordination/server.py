@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay import wire
+from coreplay import codec
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Vector, as_vector
 from coreplay.coordination.method import Method, make_method
 from coreplay.coordination.total import Total, norm, products
@@ -97,10 +97,10 @@ class Server:
     ) -> None:
         if not budgets:
             raise InputError("budgets is empty: a server needs at least one client")
-        self.budgets = {wire.name(c, "client"): whole_number(n, "budget", least=1) for c, n in budgets.items()}
+        self.budgets = {codec.check_name(c, "client"): whole_number(n, "budget", least=1) for c, n in budgets.items()}
         self.dimension = whole_number(dimension, "dimension", least=1)
         self.rounds = whole_number(rounds, "rounds", least=1)
-        self.run, self.period = wire.name(run, "run"), wire.count(period, "period")
+        self.run, self.period = codec.check_name(run, "run"), codec.check_count(period, "period")
         self.method = make_method(method, **options) if isinstance(method, str) else method
         if not 0 <= tolerance < 1:
             raise InputError(f"tolerance must be from 0 to less than 1: got {tolerance}")

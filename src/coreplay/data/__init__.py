@@ -5,8 +5,9 @@ from coreplay.data.clients import Clients
 from coreplay.data.columns import Columns
 from coreplay.data.notes import DataWarning
 from coreplay.data.periods import Periods
+from coreplay.data.samples import Samples
 from coreplay.data.store import save
-from coreplay.data.stream import FederatedStream, Samples
+from coreplay.data.stream import FederatedStream
 
 __all__ = [
     "Clients",

@@ -29,16 +29,17 @@ class Clients:
         How many clients a partitioner makes.
     alpha : float
         The concentration of "dirichlet": the smaller, the more clients differ.
-    labels_each : int
+    labels_per_client : int
         The number of labels per client of "pathological".
-    least : int
+    min_samples : int
         Clients with fewer training samples in all are left out and reported.
-    most : int, optional
-        At most so many training samples a client and period, chosen at random; the same limit holds for its test rows.
-    most_test : int, optional
-        Another limit for the test rows.
-    keep : int, optional
-        At most so many clients, chosen at random.
+    max_samples : int, optional
+        The largest number of training samples per client and period, chosen at random. The same limit holds for
+        test rows.
+    max_test_samples : int, optional
+        A separate limit for the test rows.
+    max_clients : int, optional
+        The largest number of clients, chosen at random.
     seed : int
         The seed of these random choices.
     """
@@ -46,22 +47,22 @@ class Clients:
     by: str = "column"
     number: int = 100
     alpha: float = 0.5
-    labels_each: int = 2
-    least: int = 1
-    most: int | None = None
-    most_test: int | None = None
-    keep: int | None = None
+    labels_per_client: int = 2
+    min_samples: int = 1
+    max_samples: int | None = None
+    max_test_samples: int | None = None
+    max_clients: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.by not in KINDS:
             raise unknown("way to make clients", self.by, KINDS)
-        for name in ("number", "labels_each", "most", "most_test", "keep"):
+        for name in ("number", "labels_per_client", "max_samples", "max_test_samples", "max_clients"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1: got {value}")
-        if self.least < 0:
-            raise InputError(f"least must be at least 0: got {self.least}")
+        if self.min_samples < 0:
+            raise InputError(f"min_samples must be at least 0: got {self.min_samples}")
         if not 0 < self.alpha < math.inf:
             raise InputError(
                 f"alpha must be above 0 and finite: got {self.alpha}; for clients that are alike use by='iid'"
@@ -94,9 +95,9 @@ def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
     if len(labels) < n:
         raise InputError(f"number of clients must be at most the number of rows: got {n} for {len(labels)} rows")
     kinds = len(set(labels))
-    if rule.by == "pathological" and rule.labels_each > kinds:
+    if rule.by == "pathological" and rule.labels_per_client > kinds:
         raise InputError(
-            f"labels_each must be at most the number of labels: got {rule.labels_each}, and there are {kinds}"
+            f"labels_per_client must be at most the number of labels: got {rule.labels_per_client} for {kinds} labels"
         )
     seed = int(generator(rule.seed, "partition").integers(2**31))
     if rule.by == "iid":
@@ -104,7 +105,7 @@ def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
     elif rule.by == "dirichlet":
         partitioner = DirichletPartitioner(n, "label", rule.alpha, min_partition_size=0, seed=seed)
     else:
-        partitioner = PathologicalPartitioner(n, "label", rule.labels_each, seed=seed)
+        partitioner = PathologicalPartitioner(n, "label", rule.labels_per_client, seed=seed)
     order = generator(rule.seed, "partition rows").permutation(len(labels))
     columns = {"label": [str(labels[k]) for k in order], "row": order}
     partitioner.dataset = datasets.Dataset.from_dict(columns)
@@ -126,31 +127,31 @@ def limited(client: Sequence[str], period: Ints, test: NDArray[np.bool_], rule: 
     names, who = np.unique(np.asarray(client, dtype=object), return_inverse=True)
     kept = np.ones(len(who), dtype=bool)
     notes = []
-    if rule.most is not None or rule.most_test is not None:
-        most = len(who) if rule.most is None else rule.most
-        most_test = most if rule.most_test is None else rule.most_test
+    if rule.max_samples is not None or rule.max_test_samples is not None:
+        most = len(who) if rule.max_samples is None else rule.max_samples
+        most_test = most if rule.max_test_samples is None else rule.max_test_samples
         cell = (who * (int(period.max()) + 1) + period) * 2 + test
         draw = np.lexsort((generator(rule.seed, "limit").random(len(who)), cell))
         ranks = np.empty(len(who), dtype=np.int64)
         ranks[draw] = np.arange(len(who)) - np.searchsorted(cell[draw], cell[draw])
         kept &= ranks < np.where(test, most_test, most)
         if not kept.all():
-            limits = {"most": rule.most, "most_test": rule.most_test}
+            limits = {"max_samples": rule.max_samples, "max_test_samples": rule.max_test_samples}
             above = ", ".join(f"{name}={limit}" for name, limit in limits.items() if limit is not None)
-            notes.append(f"{int((~kept).sum())} rows above {above} a client, period and split: left out")
+            notes.append(f"{int((~kept).sum())} rows above {above} per client, period and split: left out")
     sizes = np.bincount(who[kept & ~test], minlength=len(names))
-    small = np.flatnonzero(sizes < rule.least)
+    small = np.flatnonzero(sizes < rule.min_samples)
     if len(small):
         rows = int(np.isin(who, small).sum())
         some = ", ".join(repr(str(names[k])) for k in small[:3]) + (", ..." if len(small) > 3 else "")
         notes.append(
-            f"{len(small)} of {len(names)} clients have fewer than {rule.least} training samples ({some}): "
+            f"{len(small)} of {len(names)} clients have fewer than {rule.min_samples} training samples ({some}): "
             f"left out with their {rows} rows"
         )
         kept &= ~np.isin(who, small)
-    stay = np.flatnonzero(sizes >= rule.least)
-    if rule.keep is not None and len(stay) > rule.keep:
-        chosen = generator(rule.seed, "keep").choice(stay, size=rule.keep, replace=False)
-        notes.append(f"{rule.keep} of {len(stay)} clients chosen at random (keep={rule.keep})")
+    stay = np.flatnonzero(sizes >= rule.min_samples)
+    if rule.max_clients is not None and len(stay) > rule.max_clients:
+        chosen = generator(rule.seed, "keep").choice(stay, size=rule.max_clients, replace=False)
+        notes.append(f"{rule.max_clients} of {len(stay)} clients chosen at random (max_clients={rule.max_clients})")
         kept &= np.isin(who, chosen)
     return np.flatnonzero(kept), notes

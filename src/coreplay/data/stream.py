@@ -7,80 +7,20 @@ of a cell are slices of the columns: nothing is copied, and finding them takes t
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from coreplay.data.samples import Content, Ints, Samples
 from coreplay.errors import InputError, unknown
 from coreplay.kinds import check_kind
 
 SPLITS = ("train", "test")
 MOST_PERIODS = 100_000
 MOST_CELLS, CELLS_PER_SAMPLE = 2**24, 64
-Ints = NDArray[np.int64]
-Content: TypeAlias = Any  # an arrow array of texts or a numpy array (arrow comes without types)
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Some rows of a stream, as columns of equal length.
-
-    `content` is an arrow array of texts or a numpy array whose first dimension is the sample; `label` is an index into
-    `label_names`, or -1; `timestamp` is in Unix seconds, or -1 for a stream without times; `ids` are 64-bit numbers
-    that depend on nothing but who said what when, and so name the sample in every run.
-    """
-
-    content: Content
-    ids: NDArray[np.uint64]
-    label: Ints
-    timestamp: Ints
-    label_names: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.content)
-
-    def __getitem__(self, rows: slice | ArrayLike) -> "Samples":
-        """Return these rows: a slice is a view, a list of row numbers a copy of those rows."""
-        which: Any = rows if isinstance(rows, slice) else np.asarray(rows, dtype=np.int64)
-        if isinstance(which, slice) or isinstance(self.content, np.ndarray):
-            content = self.content[which]
-        else:
-            content = self.content.take(pa.array(which))
-        return Samples(content, self.ids[which], self.label[which], self.timestamp[which], self.label_names)
-
-    @property
-    def texts(self) -> list[str]:
-        """The content as a list of Python strings."""
-        if isinstance(self.content, np.ndarray):
-            raise InputError(f"these samples are arrays of shape {self.content.shape[1:]}, not texts")
-        return list(self.content.to_pylist())
-
-    @property
-    def labels(self) -> list[str | None]:
-        """The labels as names; None where there is none."""
-        return [self.label_names[k] if k >= 0 else None for k in self.label.tolist()]
-
-    @staticmethod
-    def joined(parts: Sequence["Samples"]) -> "Samples":
-        """Return several runs of samples as one; they must come from streams with the same labels."""
-        if not parts:
-            raise InputError("joined needs at least one run of samples: got none")
-        names = parts[0].label_names
-        if any(part.label_names != names for part in parts):
-            raise InputError("these samples have different label_names: join samples of one stream only")
-        contents = [part.content for part in parts]
-        if isinstance(contents[0], np.ndarray):
-            content: Content = np.concatenate(contents)
-        else:
-            content = pa.concat_arrays(contents)
-        ids, label, timestamp = (
-            np.concatenate([getattr(part, column) for part in parts]) for column in ("ids", "label", "timestamp")
-        )
-        return Samples(content, ids, label, timestamp, names)
 
 
 class FederatedStream:
@@ -266,7 +206,9 @@ class FederatedStream:
             yield self.clients[k], int(t), self.samples(self.clients[k], int(t), split)
 
     def _rows(self, rows: slice) -> Samples:
-        return Samples(self.content[rows], self.ids[rows], self.label[rows], self.timestamp[rows], self.label_names)
+        arrived = self._cells[rows] // 2 % self.periods
+        columns = (self.label[rows], self.timestamp[rows], self.label_names, arrived)
+        return Samples(self.content[rows], self.ids[rows], *columns)
 
 
 def _split(split: str) -> int:

@@ -12,7 +12,7 @@ from coreplay.engines.local import LocalEngine, cores
 from coreplay.engines.machine import BUFFERS, MachineEngine
 from coreplay.engines.serial import SerialEngine
 from coreplay.errors import InputError
-from coreplay.federated.config import FLOWER, LOCAL, SERIAL, SIMULATION, Config
+from coreplay.federated.config import FLOWER, PROCESSES, SERIAL, SIMULATION, Config
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.folder import CHECKPOINT, STREAM, RunFolder
@@ -21,7 +21,7 @@ from coreplay.federated.sampling import sample_clients
 from coreplay.federated.strategy import ALL, NONE
 from coreplay.federated.tracker import check_trackers
 from coreplay.federated.watching import check_alone, watching
-from coreplay.gradients.selected import select_parameters
+from coreplay.gradients import select_parameters
 from coreplay.replay import Store
 from coreplay.tasks import Task, make
 
@@ -100,7 +100,8 @@ def run(
     if resume:
         place = RunFolder.open(path)
         begun = place.config()
-        same = {"groups": begun.engine.groups}  # they fix the order of additions, and so the result
+        # they fix the order of additions, and so the result
+        same = {"aggregation_groups": begun.engine.aggregation_groups}
         config = begun.model_copy(update={"engine": config.engine.model_copy(update=same)})
         place.checkpoint()  # what is damaged is said at once, and not when the workers are there
     else:
@@ -109,7 +110,7 @@ def run(
     check_trackers(config.trackers, installed=True)
     if config.engine.name in (SIMULATION, FLOWER):
         return _over_flower(config, path, resume, observer, prepared)
-    if config.engine.name == LOCAL:
+    if config.engine.name == PROCESSES:
         check_cells(config)
     if resume:
         check_alone(path)
@@ -173,7 +174,7 @@ def default_name(config: Config) -> str:
     'synthetic-none-seed0'
     """
     replay = config.replay
-    budget = f"-{replay.share:g}" if replay.share else f"-{replay.budget}"
+    budget = f"-{replay.budget_fraction:g}" if replay.budget_fraction else f"-{replay.budget}"
     if replay.strategy in (NONE, ALL):
         budget = ""
     return f"{config.stream.source}-{replay.strategy}{budget}-seed{config.seed}"

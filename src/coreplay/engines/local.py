@@ -1,4 +1,4 @@
-"""The local engine: worker processes on this machine, one per core.
+"""The engine `processes`: worker processes on this machine, one per core.
 
 The global model lies in shared memory, and so does one sum per worker.
 """

@@ -20,11 +20,11 @@ from coreplay.data import FederatedStream
 from coreplay.engines import worker as jobs
 from coreplay.engines.sums import Weights, deal
 from coreplay.federated.config import Config
-from coreplay.federated.engine import EngineError, Evaluation, Holdings, SecureTotal, Update, Watch
+from coreplay.federated.engine import EngineError, Evaluation, SecureTotal, Update, Watch
 from coreplay.federated.flat import Vector
-from coreplay.federated.pools import holdings_of
 from coreplay.federated.site import run_name
 from coreplay.replay import Buffer, Store
+from coreplay.replay.contents import BufferStats, buffer_stats
 from coreplay.tasks import Tally, Task
 
 BUFFERS = "buffers.sqlite"  # in the run's folder
@@ -82,7 +82,7 @@ class MachineEngine(ABC):
         """Serve this run from now on."""
         if self._store is not None:
             self._store.close()
-        self._config, self._groups = config, config.engine.groups
+        self._config, self._groups = config, config.engine.aggregation_groups
         self._weights = Weights(config.federated.max_weight_ratio)
         self._store = Store.open(folder / BUFFERS)
         self._scratch = folder / "scratch"
@@ -100,10 +100,10 @@ class MachineEngine(ABC):
         """Return how many samples each client's buffer holds."""
         return dict(self._sizes)
 
-    def holdings(self) -> Holdings:
+    def holdings(self) -> BufferStats:
         """Count what all buffers hold: in a simulation all of them are here."""
         assert self._store is not None, "begin comes first"
-        return holdings_of(self._store.load_many(self._store.clients()).values(), self.stream.periods)
+        return buffer_stats(self._store.load_many(self._store.clients()).values(), self.stream.periods)
 
     def fingerprint(self) -> str:
         """Return a text that changes whenever a buffer does."""

@@ -1,4 +1,4 @@
-"""A worker: one model instance, one thread, one job at a time; and the process around it, of the local engine.
+"""A worker: one model instance, one thread, one job at a time; and the process around it, of the engine `processes`.
 
 The process lives as long as its pipe: when the engine is gone, killed or not, reading fails and the worker ends.
 """

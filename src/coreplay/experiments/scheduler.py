@@ -22,7 +22,7 @@ from coreplay.engines.api import Prepared
 from coreplay.errors import InputError
 from coreplay.experiments.sweep import Planned
 from coreplay.federated import Event, FlatModel, RunFolder
-from coreplay.federated.config import LOCAL
+from coreplay.federated.config import PROCESSES
 from coreplay.federated.folder import CHECKPOINT, CONFIG, FAILURE
 from coreplay.files import alone_in, copy, disk_full, write_text
 
@@ -120,8 +120,8 @@ class SweepStatus:
 def find_finished(status: SweepStatus, folder: Path) -> None:
     """Mark the runs that are finished in the folder of the sweep; refuse a folder that holds different runs."""
     for planned in status.runs:
-        if planned.config.engine.name != LOCAL:
-            raise InputError(f"engine.name = {planned.config.engine.name!r}: a sweep needs engine.name = {LOCAL!r}")
+        if planned.config.engine.name != PROCESSES:
+            raise InputError(f"engine.name = {planned.config.engine.name!r}: a sweep needs engine.name = {PROCESSES!r}")
         path = folder / "runs" / planned.name
         if not (path / CONFIG).exists():
             continue

@@ -1,7 +1,7 @@
 """A sweep: many runs that differ in strategy, budget, seed, or anything else of the configuration.
 
-A seed determines the initial model, the batches, the masks and the client sampling per round and, if `stream.clients`
-asks for a sample of the clients, that sample as well. Strategies are therefore compared seed by seed, on the same
+A seed determines the initial model, the batches, the masks and the client sampling per round. If `stream.num_clients`
+asks for a sample of the clients, it determines that sample too. Strategies are therefore compared seed by seed, on the same
 clients, batches and masks. Shared work is done once: a strategy that ignores the budget runs once for all budgets, and
 the first period, in which no client has a buffer yet, is trained once for all strategies and budgets.
 """
@@ -45,7 +45,7 @@ class Planned:
     def first(self) -> str:
         """A digest that is equal for runs with the same first period."""
         given = self.config.model_dump(mode="json", exclude=LATER)
-        return _digest([given, self.config.engine.groups])
+        return _digest([given, self.config.engine.aggregation_groups])
 
     @cached_property
     def group(self) -> str:
@@ -64,7 +64,8 @@ class Sweep(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     strategies: list[str | dict[str, Any]] = Field(
-        default_factory=list, description="Names, or tables of [replay] options such as strategy and rounds."
+        default_factory=list,
+        description="Names, or tables of [replay] options such as strategy and coordination_rounds.",
     )
     budgets: list[Annotated[int, Field(strict=True, ge=1)]] = Field(
         default_factory=list, description="Budgets; by default the budget of [run]."
@@ -121,7 +122,7 @@ class Sweep(BaseModel):
         """Return the options that the grid cannot set because the other lists do."""
         tables = [given for given in self.strategies if isinstance(given, dict)]
         taken = {"seed", "replay.strategy"} | {f"replay.{name}" for table in tables for name in table}
-        return taken | ({"replay.budget", "replay.share"} if self.budgets else set())
+        return taken | ({"replay.budget", "replay.budget_fraction"} if self.budgets else set())
 
     @cached_property
     def runs(self) -> tuple[Planned, ...]:
@@ -132,8 +133,8 @@ class Sweep(BaseModel):
         for seed, values in product(self.seeds, product(*self.grid.values())):
             others = dict(zip(self.grid, values, strict=True))
             common = {"seed": seed} | others
-            if Config.make(self.run, common).stream.clients is not None:
-                common = {"stream.sample": seed} | common
+            if Config.make(self.run, common).stream.num_clients is not None:
+                common = {"stream.client_seed": seed} | common
             for given in self.strategies:
                 replay = {"strategy": given} if isinstance(given, str) else given
                 reference = replay.get("strategy") in (NONE, ALL)
@@ -141,10 +142,10 @@ class Sweep(BaseModel):
                 if any(others[name] != self.grid[name][0] for name in ignored):
                     continue  # the strategy ignores this option: run it once
                 changes = common | {f"replay.{name}": value for name, value in replay.items()}
-                fixed = "budget" in replay or "share" in replay or reference
+                fixed = "budget" in replay or "budget_fraction" in replay or reference
                 budgets: list[int | None] = [None] if fixed or not self.budgets else [*self.budgets]
                 for budget in budgets:
-                    own = {} if budget is None else {"replay.budget": budget, "replay.share": None}
+                    own = {} if budget is None else {"replay.budget": budget, "replay.budget_fraction": None}
                     shown = {name: value for name, value in others.items() if name not in ignored}
                     yield _named(Config.make(self.run, changes | own), replay, shown)
 
@@ -158,7 +159,7 @@ def _check_shapes(data: Mapping[str, Any], where: str) -> None:
             raise InputError(f"{where}: grid.{name} is a table: quote dotted names, {whole} = [...]")
     for given in strategies if isinstance(strategies, list | tuple) else ():
         if not isinstance(given, str | Mapping):
-            usual = 'names, or tables such as { strategy = "corrective", rounds = 4 }'
+            usual = 'names, or tables such as { strategy = "corrective", coordination_rounds = 4 }'
             raise InputError(f"{where}: strategies contains {given!r}: strategies must be {usual}")
 
 
@@ -167,10 +168,14 @@ def _named(config: Config, given: Mapping[str, Any], others: Mapping[str, Any]) 
     replay = config.replay
     strategy = replay.strategy
     if is_coordinated(strategy):
-        strategy += f"-{replay.rounds}r"
-    more = {name: value for name, value in given.items() if name not in ("strategy", "rounds", "budget", "share")}
+        strategy += f"-{replay.coordination_rounds}r"
+    more = {
+        name: value
+        for name, value in given.items()
+        if name not in ("strategy", "coordination_rounds", "budget", "budget_fraction")
+    }
     strategy += "".join(f"-{_written(name, value)}" for name, value in more.items())
-    budget = f"{replay.share:g}" if replay.share else str(replay.budget)
+    budget = f"{replay.budget_fraction:g}" if replay.budget_fraction else str(replay.budget)
     if replay.strategy in (NONE, ALL):
         budget = ""
     rest = [_written(name.rpartition(".")[2], value) for name, value in others.items()]

@@ -24,7 +24,7 @@ from coreplay.files import read_toml, reading
 from coreplay.tasks.api import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
 
-LOCAL, SERIAL, SIMULATION, FLOWER = ENGINES = ("local", "serial", "flower-simulation", "flower")
+PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES = ("processes", "serial", "flower-simulation", "flower")
 
 
 def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
@@ -39,38 +39,50 @@ class _Part(BaseModel):
 class StreamConfig(_Part):
     """Where the data comes from."""
 
-    source: str = _field("synthetic", "A source; `coreplay data sources` lists them.", "a voice assistant's users")
-    options: dict[str, Any] = _field({}, "Options of the source, such as path, clients or periods.")
-    clients: int | None = _field(None, "Take a random sample of so many clients; all if absent.", "1000", ge=1)
-    sample: int = _field(0, "Seed of that sample, so that strategies can be compared on the same clients.", ge=0)
+    source: str = _field(
+        "synthetic", "Name of the data source; `coreplay data sources` lists them.", "a voice assistant's users"
+    )
+    options: dict[str, Any] = _field({}, "Options of the source, such as path, num_clients or num_periods.")
+    num_clients: int | None = _field(
+        None, "Number of clients to sample at random from the source; all clients if absent.", "1000", ge=1
+    )
+    client_seed: int = _field(
+        0, "Seed of that random sample, so that strategies can be compared on the same clients.", ge=0
+    )
 
 
 class TaskConfig(_Part):
     """What is learnt."""
 
-    name: str = _field("masked_lm", "A task: masked_lm, text_classification, image_classification.", "masked_lm")
-    options: dict[str, Any] = _field({}, "Options of the task, such as layers, hidden or vocabulary_size.")
+    name: str = _field(
+        "masked_lm", "Name of the task: masked_lm, text_classification or image_classification.", "masked_lm"
+    )
+    options: dict[str, Any] = _field({}, "Options of the task, such as num_layers, hidden_size or vocabulary_size.")
 
 
 class FederatedConfig(_Part):
-    """How the clients' models become one."""
+    """How the clients' models are combined into one."""
 
-    algorithm: str = _field("fedavg", "fedavg, fedprox, fedavgm, fedadagrad, fedadam or fedyogi.", "fedavg")
-    options: dict[str, Any] = _field({}, "Options of the algorithm, such as mu or rate.")
-    rounds: int = _field(10, "Rounds a period.", "not given", ge=1)
-    first_rounds: int | None = _field(
-        None, "Rounds of the first period, where the model begins from nothing; as many as later if absent.", ge=1
+    algorithm: str = _field(
+        "fedavg", "Federated algorithm: fedavg, fedprox, fedavgm, fedadagrad, fedadam or fedyogi.", "fedavg"
     )
-    clients: int | None = _field(None, "Clients drawn for a round; all that have new data if absent.", ge=1)
-    epochs: int = _field(1, "Passes of a client over its data in a round.", "not given", ge=1)
-    batch_size: int = _field(16, "Samples a step.", "not given", ge=1)
-    optimizer: Literal["sgd", "adamw"] = _field("sgd", "At the client: sgd or adamw.", "not given")
-    learning_rate: float = _field(0.1, "At the client.", "not given", gt=0)
-    momentum: float = _field(0.0, "Of sgd.", ge=0, lt=1)
-    weight_decay: float = _field(0.0, "Of either optimiser.", ge=0)
-    clip: float = _field(1.0, "Longest gradient of a step; longer ones are shortened. 0: never.", ge=0)
+    options: dict[str, Any] = _field({}, "Options of the algorithm, such as mu or server_lr.")
+    rounds: int = _field(10, "Number of training rounds per period.", "not given", ge=1)
+    first_rounds: int | None = _field(
+        None, "Number of rounds in the first period, which starts from an untrained model; `rounds` if absent.", ge=1
+    )
+    clients_per_round: int | None = _field(
+        None, "Number of clients sampled for each round; all clients with new data if absent.", ge=1
+    )
+    epochs: int = _field(1, "Number of passes of a client over its data per round.", "not given", ge=1)
+    batch_size: int = _field(16, "Number of samples per training step.", "not given", ge=1)
+    optimizer: Literal["sgd", "adamw"] = _field("sgd", "Optimizer of the clients: sgd or adamw.", "not given")
+    learning_rate: float = _field(0.1, "Learning rate of the clients.", "not given", gt=0)
+    momentum: float = _field(0.0, "Momentum of the clients' sgd.", ge=0, lt=1)
+    weight_decay: float = _field(0.0, "Weight decay of the clients' optimizer.", ge=0)
+    max_grad_norm: float = _field(1.0, "Gradient-norm clipping threshold; 0 disables it.", ge=0)
     max_weight_ratio: float = _field(
-        10.0, "No client of a round weighs more than this many times the median one. 0: no limit.", ge=0
+        10.0, "Upper limit of a client's aggregation weight, as a multiple of the round's median; 0 disables it.", ge=0
     )
 
     def rounds_of(self, period: int) -> int:
@@ -89,38 +101,46 @@ class FederatedConfig(_Part):
 class ReplayConfig(_Part):
     """What the clients keep."""
 
-    strategy: str = _field("corrective", "none, full_history, a selector, or a coordination method.", "several")
+    strategy: str = _field(
+        "corrective", "How buffers are filled: none, full_history, a selector or a coordination method.", "several"
+    )
     options: dict[str, Any] = _field({}, "Options of the strategy.")
-    budget: int = _field(20, "How many samples a client may keep.", "5 to 100", ge=1)
-    share: float | None = _field(None, "Instead of a budget: a share of all samples it was offered.", gt=0, le=1)
-    largest_budget: int | None = _field(None, "With `share`: no client keeps more than this.", ge=1)
-    budgets: dict[str, int] = _field({}, "Budgets of single clients by name, instead of the above.")
-    rounds: int = _field(4, "Rounds of a coordination.", "1 to 4", ge=0)
-    minimum_pool: int = _field(MINIMUM_POOL, "Clients with smaller pools choose alone.", ge=0)
-    secure: bool = _field(False, "Coordinate through a secure sum: the server learns no single contribution.")
+    budget: int = _field(20, "Number of samples that a client may keep.", "5 to 100", ge=1)
+    budget_fraction: float | None = _field(
+        None, "Budget as a fraction of all samples that a client has received, instead of `budget`.", gt=0, le=1
+    )
+    max_budget: int | None = _field(None, "Upper limit of the budget that `budget_fraction` gives.", ge=1)
+    client_budgets: dict[str, int] = _field({}, "Budgets of individual clients by name, instead of the above.")
+    coordination_rounds: int = _field(4, "Number of rounds of a coordination.", "1 to 4", ge=0)
+    minimum_pool: int = _field(
+        MINIMUM_POOL, "Smallest pool that takes part in a coordination; smaller ones select alone.", ge=0
+    )
+    secure: bool = _field(
+        False, "Coordinate through secure aggregation: the server sees no individual client's contribution."
+    )
 
     def budget_of(self, client: str, offered: int) -> int:
-        """Return how many samples a client may keep that was offered so many in all.
+        """Return the budget of a client that has received `offered` samples in total.
 
-        >>> ReplayConfig(share=0.1).budget_of("ann", 52), ReplayConfig(budgets={"bo": 3}).budget_of("bo", 52)
-        (5, 3)
-        >>> ReplayConfig(share=0.1, largest_budget=40).budget_of("cy", 10**9)
+        >>> ReplayConfig(client_budgets={"bo": 3}, budget_fraction=0.1).budget_of("bo", 52)
+        3
+        >>> ReplayConfig(budget_fraction=0.1, max_budget=40).budget_of("cy", 10**9)
         40
         """
-        if client in self.budgets:
-            return self.budgets[client]
-        if self.share is None:
+        if client in self.client_budgets:
+            return self.client_budgets[client]
+        if self.budget_fraction is None:
             return self.budget
-        found = max(1, round(self.share * offered))
-        return found if self.largest_budget is None else min(found, self.largest_budget)
+        found = max(1, round(self.budget_fraction * offered))
+        return found if self.max_budget is None else min(found, self.max_budget)
 
     def usual_budget(self) -> float | None:
-        """Return the budget, or the share instead of it; None for a strategy that does not choose.
+        """Return the budget or the budget fraction; None for a strategy that does not select.
 
-        >>> [ReplayConfig(**given).usual_budget() for given in ({}, {"share": 0.1}, {"strategy": "none"})]
+        >>> [ReplayConfig(**given).usual_budget() for given in ({}, {"budget_fraction": 0.1}, {"strategy": "none"})]
         [20, 0.1, None]
         """
-        return None if self.strategy in (NONE, ALL) else self.share or self.budget
+        return None if self.strategy in (NONE, ALL) else self.budget_fraction or self.budget
 
     def label(self) -> str:
         """Return how tables and figures call the strategy, whatever the budget.
@@ -130,7 +150,7 @@ class ReplayConfig(_Part):
         """
         name, options = self.strategy, [f"{key}={value}" for key, value in self.options.items()]
         if is_coordinated(name):
-            name += f", {self.rounds} round{'' if self.rounds == 1 else 's'}"
+            name += f", {self.coordination_rounds} round{'' if self.coordination_rounds == 1 else 's'}"
             options += [f"minimum_pool={self.minimum_pool}"] if self.minimum_pool != MINIMUM_POOL else []
             options += ["secure"] if self.secure else []
         return f"{name} ({', '.join(options)})" if options else name
@@ -138,41 +158,54 @@ class ReplayConfig(_Part):
     def budget_label(self) -> str:
         """Return how tables and figures call the budget.
 
-        >>> ReplayConfig().budget_label(), ReplayConfig(share=0.1).budget_label()
+        >>> ReplayConfig().budget_label(), ReplayConfig(budget_fraction=0.1).budget_label()
         ('20', '10 %')
         """
-        usual = str(self.budget) if self.share is None else f"{100 * self.share:g} %"
-        return f"{usual}, own of {len(self.budgets)}" if self.budgets else usual
+        usual = str(self.budget) if self.budget_fraction is None else f"{100 * self.budget_fraction:g} %"
+        return f"{usual}, own of {len(self.client_budgets)}" if self.client_budgets else usual
 
 
 class GradientsConfig(_Part):
-    """The gradients that choices are made from."""
+    """The gradients that selections are based on."""
 
     backend: Literal["sketch", "factored", "dense"] = _field(
-        "sketch", "sketch: kept between rounds, `size` numbers a sample; the others are exact.", "exact"
+        "sketch",
+        "sketch stores `sketch_size` numbers per sample between rounds; factored and dense are exact.",
+        "exact",
     )
-    size: int = _field(4096, "Numbers a sample of a sketch.", ge=1)
-    parameters: list[str] | None = _field(None, "Name patterns of the parameters that count; all if absent.", "all")
-    masks: int = _field(1, "Random views of a sample (masks) whose gradients are averaged.", "not given", ge=1)
-    memory: int = _field(1024, "Megabytes for one client's gradients.", ge=1)
+    sketch_size: int = _field(4096, "Length of a sample's gradient sketch.", ge=1)
+    parameters: list[str] | None = _field(
+        None, "Name patterns of the parameters whose gradients are used; all parameters if absent.", "all"
+    )
+    num_views: int = _field(
+        1, "Number of random views (masks) per sample whose gradients are averaged.", "not given", ge=1
+    )
+    memory_mb: int = _field(1024, "Memory limit for one client's gradients, in megabytes.", ge=1)
 
 
 class EngineConfig(_Part):
-    """Where the run runs. Results do not depend on `workers`."""
+    """Where the run is executed. Results do not depend on `workers`."""
 
     name: str = _field(
-        "local",
-        "local: worker processes; serial: the calling process; flower-simulation: Ray; flower: real clients.",
+        "processes",
+        "Engine: processes (worker processes), serial (the calling process), flower-simulation (Ray) or flower (real "
+        "clients).",
     )
-    workers: int | None = _field(None, "Processes, unless the clients are real; one a core if absent.", ge=1)
-    groups: int = _field(16, "Into how many sums a round's clients are dealt. Fixes the order of additions.", ge=1)
-    checkpoint_seconds: float = _field(30.0, "Write the model at most this often within a period.", ge=0)
-    connection: str | None = _field(None, "flower: which connection of Flower's own configuration to use.")
-    clients: int = _field(1, "flower: begin when so many clients are there.", ge=1)
-    quorum: float = _field(0.5, "Flower: which share of the clients asked must answer.", ge=0, le=1)
-    timeout: float = _field(600.0, "Flower: seconds to wait for a client's answer.", gt=0)
-    window: int | None = _field(
-        None, "Flower: how many models may be on their way; on Ray one more than processes, else 64, if absent.", ge=1
+    workers: int | None = _field(
+        None, "Number of worker processes, which the engine flower does not use; one per core if absent.", ge=1
+    )
+    aggregation_groups: int = _field(
+        16, "Number of partial sums per round; it fixes the order of additions and so the exact result.", ge=1
+    )
+    checkpoint_seconds: float = _field(30.0, "Minimum time between checkpoints within a period, in seconds.", ge=0)
+    connection: str | None = _field(None, "flower: name of the connection in Flower's own configuration.")
+    min_clients: int = _field(1, "flower: number of connected clients required to start.", ge=1)
+    quorum: float = _field(0.5, "Flower engines: fraction of the requested clients that must reply.", ge=0, le=1)
+    timeout: float = _field(600.0, "Flower engines: seconds to wait for a client's reply.", gt=0)
+    max_in_flight: int | None = _field(
+        None,
+        "Flower engines: maximum number of unanswered requests; if absent, one more than the workers on Ray, else 64.",
+        ge=1,
     )
 
 
@@ -183,10 +216,12 @@ class Config(_Part):
     (20, 3)
     """
 
-    seed: int = _field(0, "Makes every random choice, with the client, the period and the purpose.", ge=0)
-    periods: int | None = _field(None, "Stop after so many periods; all of the stream if absent.", "10", ge=1)
-    baseline: str | None = _field(None, "Folder of a run without replay, for the relative change.")
-    trackers: list[str] = _field([], "Where else metrics go: tensorboard, mlflow.")
+    seed: int = _field(0, "Seed of every random choice, together with the client, the period and the purpose.", ge=0)
+    periods: int | None = _field(None, "Number of periods to run; all periods of the stream if absent.", "10", ge=1)
+    baseline: str | None = _field(
+        None, "Folder of a run without replay, against which the relative change is computed."
+    )
+    trackers: list[str] = _field([], "Trackers that also receive the metrics: tensorboard, mlflow.")
     stream: StreamConfig = _field(StreamConfig(), StreamConfig.__doc__ or "")
     task: TaskConfig = _field(TaskConfig(), TaskConfig.__doc__ or "")
     federated: FederatedConfig = _field(FederatedConfig(), FederatedConfig.__doc__ or "")
@@ -241,7 +276,7 @@ class Config(_Part):
             _merge(given, nested)
         if "preset" in given:
             merged = preset(str(given.pop("preset")))
-            if _start_of(given) is not None:  # it has a size and a vocabulary of its own
+            if _pretrained(given) is not None:  # it has its own size and vocabulary
                 for option in OF_NEW_MODELS:
                     merged["task"]["options"].pop(option, None)
         _merge(merged, given)
@@ -249,14 +284,16 @@ class Config(_Part):
             config = cls.model_validate(merged)
         except ValidationError as error:
             raise explained(error, cls, where) from None
-        if config.replay.largest_budget is not None and config.replay.share is None:
+        if config.replay.max_budget is not None and config.replay.budget_fraction is None:
             raise InputError(
-                f"{where}: replay.largest_budget = {config.replay.largest_budget} limits what replay.share gives, and "
-                "there is no share: set replay.budget instead"
+                f"{where}: replay.max_budget = {config.replay.max_budget} limits what replay.budget_fraction gives, "
+                "which is not set: set replay.budget instead"
             )
-        for name, budget in config.replay.budgets.items():
+        for name, budget in config.replay.client_budgets.items():
             if budget < 1:
-                raise InputError(f"{where}: budget of client {name!r} in replay.budgets must be at least 1: {budget}")
+                raise InputError(
+                    f"{where}: budget of client {name!r} in replay.client_budgets must be at least 1: {budget}"
+                )
         return config
 
     def toml(self) -> str:
@@ -268,31 +305,31 @@ class Config(_Part):
         return "\n".join(_written(self, "")) + "\n"
 
 
-_TINY: dict[str, Any] = {"vocabulary_size": 8192, "longest": 32}
+_TINY: dict[str, Any] = {"vocabulary_size": 8192, "max_length": 32}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
-        "stream": {"source": "synthetic", "options": {"clients": 1000, "periods": 10}},
+        "stream": {"source": "synthetic", "options": {"num_clients": 1000, "num_periods": 10}},
         "task": {"name": "masked_lm", "options": _TINY},
-        "federated": {"rounds": 10, "clients": 100, "learning_rate": 0.5},
+        "federated": {"rounds": 10, "clients_per_round": 100, "learning_rate": 0.5},
         "replay": {"strategy": "corrective", "budget": 20},
     },
     "small": {
-        "stream": {"source": "synthetic", "options": {"clients": 30, "periods": 5}},
+        "stream": {"source": "synthetic", "options": {"num_clients": 30, "num_periods": 5}},
         "task": {
             "name": "masked_lm",
             "options": {
-                "layers": 2,
-                "hidden": 64,
-                "heads": 4,
-                "feed_forward": 128,
+                "num_layers": 2,
+                "hidden_size": 64,
+                "num_heads": 4,
+                "intermediate_size": 128,
                 "vocabulary_size": 1024,
-                "longest": 24,
+                "max_length": 24,
             },
         },
         "federated": {"rounds": 8, "optimizer": "adamw", "learning_rate": 0.003},
         "replay": {"strategy": "corrective", "budget": 5},
-        "gradients": {"size": 1024},
+        "gradients": {"sketch_size": 1024},
     },
 }
 
@@ -308,10 +345,10 @@ def preset(name: str) -> dict[str, Any]:
     return deepcopy(PRESETS[name])
 
 
-def _start_of(given: Mapping[str, Any]) -> Any:
+def _pretrained(given: Mapping[str, Any]) -> Any:
     """Return the pretrained model that a configuration starts from, if it names one."""
     found: Any = given
-    for key in ("task", "options", "start"):
+    for key in ("task", "options", "pretrained"):
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
 
@@ -372,8 +409,8 @@ def _value(value: Any) -> str:
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested values by dotted name.
 
-    >>> flatten({"stream": {"options": {"clients": 5}}, "seed": 0})
-    {'stream.options.clients': 5, 'seed': 0}
+    >>> flatten({"stream": {"options": {"num_clients": 5}}, "seed": 0})
+    {'stream.options.num_clients': 5, 'seed': 0}
     """
     found: dict[str, Any] = {}
     for name, value in data.items():

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coreplay.federated.flat import Vector
+from coreplay.replay.contents import BufferStats
 from coreplay.tasks import Tally
 
 
@@ -59,16 +60,6 @@ class Census(Protocol):
 
     def counts(self, split: str) -> NDArray[np.int64]:
         """Return how many samples each client has in each period: (clients, periods)."""
-
-
-@dataclass(frozen=True)
-class Holdings:
-    """What all clients' buffers hold together: `arrived` counts by the period of arrival, `distinct` the contents."""
-
-    clients: int
-    kept: int
-    arrived: list[int]
-    distinct: int
 
 
 Watch = Callable[[Any], None]  # told of each finished client
@@ -124,5 +115,5 @@ class Engine(Carrier, Protocol):
     def fingerprint(self) -> str:
         """Return a text that changes whenever a buffer does; empty where the clients' disks are their own affair."""
 
-    def holdings(self) -> Holdings | None:
+    def holdings(self) -> BufferStats | None:
         """Return what all buffers hold together; None where the clients' disks are their own affair."""

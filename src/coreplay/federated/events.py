@@ -9,7 +9,7 @@ from typing import Any
 class Event:
     """Something happened.
 
-    `kind` is one of: starting (facts: how many worker processes; by the local engine, before a run begins), begin (the
+    `kind` is one of: starting (how many worker processes there are, before a run begins), begin (the
     rounds of each period), client (done, of), round (loss), evaluated (the figures after a period),
     coordination (round, objective), selected, warning (text), end (the summary).
     """

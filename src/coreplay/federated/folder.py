@@ -2,9 +2,9 @@
 
 config.toml            as resolved, with comments
 versions.json          of Python, coreplay and what it builds on
-stream.json            how much data the stream had when the run began (local engine)
+stream.json            how much data the stream had when the run began (not with Flower)
 checkpoint.safetensors the model, the server's state, and how far the run is
-buffers.sqlite         what the clients keep (made by the local engine)
+buffers.sqlite         what the clients keep (not with Flower)
 metrics.jsonl          one line a period and test set; metrics.parquet: the same
 rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
 buffers.jsonl          one line a period: how many samples of which age all clients together keep, how many different

@@ -77,9 +77,9 @@ def check(config: Config, stream: Census) -> None:
         raise InputError(
             f"no training data in {_periods(trains)}: make fewer or longer periods in the stream's options"
         )
-    for client in config.replay.budgets:
+    for client in config.replay.client_budgets:
         if client not in stream.clients:
-            raise InputError(f"replay.budgets names client {client!r}, which the stream does not have")
+            raise InputError(f"replay.client_budgets names client {client!r}, which the stream does not have")
     if config.baseline is not None and not (Path(config.baseline) / SUMMARY).exists():
         raise InputError(f"baseline = {config.baseline!r}: there is no finished run in that folder")
 
@@ -193,7 +193,7 @@ class Conductor:
     def _drawn(self, period: int, round: int) -> list[str]:
         """Draw the clients of a round out of those with new data, in the stream's order."""
         able = np.flatnonzero(self._counts[:, period])
-        most = self.config.federated.clients
+        most = self.config.federated.clients_per_round
         if most is not None and most < len(able):
             rng = generator(self.config.seed, period, "clients", round)
             able = np.sort(rng.choice(able, most, replace=False))
@@ -254,7 +254,12 @@ class Conductor:
             progress.coordination.append(row | refused)
             self._tell("coordination", coordination_round=latest.round, **facts)
 
-        about = (run_name(self.config), period, replay.rounds, contribution_length(self.config, self.task.model))
+        about = (
+            run_name(self.config),
+            period,
+            replay.coordination_rounds,
+            contribution_length(self.config, self.task.model),
+        )
         terms = Terms(*about, replay.strategy, replay.options, replay.secure)
         broadcast = negotiate(self.engine, terms, self._taking(period, clients), values, watch, tell)
         self.engine.settle(period, clients, values, broadcast, watch)

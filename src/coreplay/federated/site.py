@@ -1,6 +1,6 @@
 """What happens where the data is: training, measuring, gradients and choosing, for one client at a time.
 
-A `Site` is one process of the local engine, or one device. It keeps nothing between calls but the model instance and
+A `Site` is one worker process, or one device. It keeps nothing between calls but the model instance and
 the files it was given: what must last is in the store, in the coordination states that the caller keeps, and in the
 scratch folder, which holds the period's gradients (a sketch, or only the gram where the gradients are exact and made
 anew).
@@ -28,8 +28,7 @@ from coreplay.federated.pools import ClientPool, kept_buffer, make_client_pool
 from coreplay.federated.strategy import ALL
 from coreplay.federated.training import Trained, train
 from coreplay.files import replacing
-from coreplay.gradients import gradient_matrix
-from coreplay.gradients.selected import select_parameters
+from coreplay.gradients import gradient_matrix, select_parameters
 from coreplay.replay import Buffer, Store
 from coreplay.seeding import generator
 from coreplay.selection import choose
@@ -92,11 +91,11 @@ class Site:
         self.store, self.scratch = store, scratch
         self._numbers = {client: number for number, client in enumerate(stream.clients)}
         self._algorithm = make_algorithm(config.federated.algorithm, config.federated.options)
-        self._looks: dict[Any, Any] = {}
+        self._probe_cache: dict[Any, Any] = {}
 
     def pool(self, client: str, period: int) -> ClientPool:
         """Return what the client can train on and choose from."""
-        return make_client_pool(self.stream.samples(client, period), period, self.store.load(client, at=period - 1))
+        return make_client_pool(self.stream.samples(client, period), self.store.load(client, at=period - 1))
 
     def train(self, client: str, period: int, round: int, start: Vector) -> Trained:
         """Train the site's model from `start` on the client's pool."""
@@ -180,7 +179,7 @@ class Site:
     def gradients(self, client: str, period: int, pool: ClientPool, values: Vector) -> PoolGradients:
         """Return the gradients of a pool at the model `values`, from the scratch folder if they are there."""
         given = self.config.gradients
-        sketch = {"size": given.size, "seed": self.config.seed} if given.backend == "sketch" else {}
+        sketch = {"size": given.sketch_size, "seed": self.config.seed} if given.backend == "sketch" else {}
         path = self.scratch / f"{period}-{self._numbers[client]}.safetensors"
 
         def loss(model: nn.Module, views: Any) -> Tensor:
@@ -188,8 +187,8 @@ class Site:
 
         def build() -> Any:
             self.flat.load(values)
-            views = [self.task.collate(pool.samples, view(self.config.seed, k)) for k in range(given.masks)]
-            memory = given.memory * 2**20
+            views = [self.task.collate(pool.samples, view(self.config.seed, k)) for k in range(given.num_views)]
+            memory = given.memory_mb * 2**20
             return gradient_matrix(
                 self.flat.model,
                 loss,
@@ -197,7 +196,7 @@ class Site:
                 given.backend,
                 parameters=given.parameters,
                 batch_first=self.task.batch_first,
-                looks=self._looks,
+                probe_cache=self._probe_cache,
                 memory_limit=memory,
                 **sketch,
             )
@@ -218,7 +217,7 @@ class Site:
 def contribution_length(config: Config, model: Callable[[int], nn.Module]) -> int:
     """Return how many numbers a contribution has: the sketch's size, or the number of parameters that count."""
     given = config.gradients
-    return given.size if given.backend == "sketch" else select_parameters(model(0), given.parameters).dimension
+    return given.sketch_size if given.backend == "sketch" else select_parameters(model(0), given.parameters).dimension
 
 
 def run_name(config: Config) -> str:

@@ -82,8 +82,8 @@ def _step(
     start: list[Tensor] | None,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    if config.clip:
-        torch.nn.utils.clip_grad_norm_(flat.parameters, config.clip)
+    if config.max_grad_norm:
+        torch.nn.utils.clip_grad_norm_(flat.parameters, config.max_grad_norm)
     if start is not None:
         with torch.no_grad():
             for parameter, origin in zip(flat.parameters, start, strict=True):

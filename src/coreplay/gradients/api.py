@@ -1,4 +1,4 @@
-"""`gradient_matrix`: the one way in."""
+"""`gradient_matrix`: the entry point of this package."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -6,13 +6,8 @@ from typing import Any
 from torch import nn
 
 from coreplay.errors import InputError
-from coreplay.gradients.batches import batch_size
-from coreplay.gradients.dense import DenseGradients
-from coreplay.gradients.factored import FactoredGradients
-from coreplay.gradients.operator import GradientMatrix
-from coreplay.gradients.problem import PerSampleLoss, Problem
-from coreplay.gradients.selected import select_parameters
-from coreplay.gradients.sketch import SketchedGradients
+from coreplay.gradients.operator import DenseGradients, FactoredGradients, GradientMatrix, SketchedGradients
+from coreplay.gradients.problem import PerSampleLoss, Problem, batch_size, select_parameters
 from coreplay.registry import Registry
 
 backends: Registry[Callable[..., GradientMatrix]] = Registry("backend")
@@ -29,7 +24,7 @@ def gradient_matrix(
     *,
     parameters: str | Iterable[str] | None = None,
     batch_first: bool = False,
-    looks: dict[Any, Any] | None = None,
+    probe_cache: dict[Any, Any] | None = None,
     memory_limit: int = 2 * 2**30,
     size: int = 4096,
     seed: int = 0,
@@ -43,24 +38,24 @@ def gradient_matrix(
     model
         Any torch module, in float32 or float64.
     per_sample_loss
-        `per_sample_loss(model, batch)` returns one loss a sample, shape (n,). The loss of a sample may not
+        `per_sample_loss(model, batch)` returns one loss per sample, shape (n,). The loss of a sample may not
         depend on the other samples.
     batch
         Any nesting of mappings, lists and tuples of tensors with the n samples in dimension 0.
     backend
         "factored": exact, from layer inputs and output gradients, without building the gradients.
         "dense": exact, explicit gradients, for small models and as the reference.
-        "sketch": `size` numbers a sample; inner products on average right.
+        "sketch": `size` numbers per sample; inner products are right on average.
     parameters
         Shell-style name patterns such as `"classifier.*"`, one or several; by default all trainable
         parameters. Frozen parameters are left out.
     batch_first
-        Your word that every layer has the samples in the first dimension of its input and output, in their order. Then
+        A promise that every layer has the samples in the first dimension of its input and output, in their order. Then
         one backward pass is enough; without it a second one finds out which sample each row belongs to.
-    looks
-        A dictionary that you keep, empty at first, for many pools of one model, loss and choice of parameters. What a
-        first look at two samples tells of their memory, and that they are independent, is remembered there by the
-        shapes of a sample, so that the next pool of these shapes needs none, which counts for small pools.
+    probe_cache
+        A dictionary that you keep, empty at first, for many pools of one model, loss and choice of parameters. Before
+        the first pass two samples are probed for their memory and their independence. The result is kept there by the
+        shapes of a sample, so that the next pool of these shapes is not probed, which saves time for small pools.
     memory_limit
         Bytes for what is kept and computed, besides the model; "factored" recomputes what does not fit.
     size
@@ -92,8 +87,7 @@ def gradient_matrix(
                 "set it to None (the weights are within the norm after training)"
             )
     selected = select_parameters(model, parameters)
-    problem = Problem(
-        model, per_sample_loss, batch, batch_size(batch), selected, batch_first, {} if looks is None else looks
-    )
+    probed = {} if probe_cache is None else probe_cache
+    problem = Problem(model, per_sample_loss, batch, batch_size(batch), selected, batch_first, probed)
     options = {"size": size, "seed": seed} if backend == "sketch" else {}
     return chosen(problem, memory_limit=memory_limit, **options)

@@ -1,6 +1,6 @@
 """One forward pass and two backward passes over a chunk of samples: the factors of all parameters.
 
-The second backward pass signs the rows (see `owners`); where the caller promises their order there is none. A
+The second backward pass signs the rows (see `recorder`); it is left out where the caller promises their order. A
 parameter goes through plain autograd, one sample at a time, whenever the layers do not account for it beyond doubt: it
 is used outside the layers that own it, rows mix samples, or the fallback's sum differs from autograd's. So the result
 is exact, never a guess.
@@ -14,16 +14,21 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from coreplay.gradients.alone import gradients_alone
-from coreplay.gradients.autograph import parameter_edges
-from coreplay.gradients.calls import OtherCall, Recorder, RuleCall, recording
 from coreplay.gradients.factors import Chunk, Dense, Factor, Parts, as_matrix, merge
-from coreplay.gradients.other import gradients_of_other
-from coreplay.gradients.owners import find_owners, signatures
+from coreplay.gradients.per_sample_fallback import functional_fallback, per_sample_autograd
 from coreplay.gradients.problem import Problem
-from coreplay.gradients.rules import Rows
+from coreplay.gradients.recorder import (
+    FunctionalCall,
+    Recorder,
+    RuleCall,
+    find_owners,
+    parameter_edges,
+    recording,
+    signatures,
+)
+from coreplay.gradients.rules import LayerRows
 
-Call: TypeAlias = RuleCall | OtherCall
+Call: TypeAlias = RuleCall | FunctionalCall
 Grads: TypeAlias = list[Tensor | None]
 
 
@@ -31,13 +36,13 @@ Grads: TypeAlias = list[Tensor | None]
 class Forward:
     """What a forward pass shows: the losses, the calls that they depend on, and which parameters they reach.
 
-    `alone` are those used outside the calls; `nbytes` is the size of the calls' outputs.
+    `unclaimed` parameters are used outside the calls; `nbytes` is the size of the calls' outputs.
     """
 
     losses: Tensor
     calls: list[Call]
     reached: set[str]
-    alone: set[str]
+    unclaimed: set[str]
     nbytes: int
 
 
@@ -47,19 +52,19 @@ def forward(problem: Problem, start: int, stop: int, expand: bool) -> Forward:
     with recording(problem.model, recorder):
         losses = problem.losses(start, stop)
     edges = parameter_edges([losses], problem.selected.names)
-    alone = {name for name, found in edges.items() if found - recorder.claimed.get(name, set())}
+    unclaimed = {name for name, found in edges.items() if found - recorder.claimed.get(name, set())}
     reached = set().union(*edges.values())
     calls = [call for call in recorder.calls if call.uses & reached]
-    return Forward(losses, calls, set(edges), alone, recorder.nbytes)
+    return Forward(losses, calls, set(edges), unclaimed, recorder.nbytes)
 
 
 def capture(problem: Problem, start: int, stop: int, expand: bool) -> Chunk:
     """Return the factors of the samples `start` up to `stop` (at most `MOST_SAMPLES`)."""
     seen = forward(problem, start, stop, expand)
-    reached, alone = seen.reached, seen.alone
+    reached, unclaimed = seen.reached, seen.unclaimed
     parts, doubtful = _factors(problem, seen.losses, seen.calls)
     del seen  # frees the graph before the next passes
-    for name, values in gradients_alone(problem, start, stop, alone | (doubtful & reached)).items():
+    for name, values in per_sample_autograd(problem, start, stop, unclaimed | (doubtful & reached)).items():
         parts[name] = Parts(as_matrix(problem.selected.parameters[name]), stop - start, dense=Dense(values))
     return Chunk(start, stop, parts, bool(reached))
 
@@ -67,7 +72,7 @@ def capture(problem: Problem, start: int, stop: int, expand: bool) -> Chunk:
 def _factors(problem: Problem, losses: Tensor, calls: list[Call]) -> tuple[dict[str, Parts], set[str]]:
     """Return the factors that the calls give, and the parameters for which some call gives none."""
     parameters = problem.selected.parameters
-    checked = sorted({name for call in calls if isinstance(call, OtherCall) for name in call.parameters.values()})
+    checked = sorted({name for call in calls if isinstance(call, FunctionalCall) for name in call.parameters.values()})
     plain, totals = _backward(losses, calls, [parameters[name] for name in checked], torch.ones_like(losses))
     signed: list[Grads] = [[None] * len(call.edges) for call in calls]
     promised = problem.batch_first and _first_is(len(losses), plain)
@@ -80,7 +85,7 @@ def _factors(problem: Problem, losses: Tensor, calls: list[Call]) -> tuple[dict[
         if isinstance(call, RuleCall):
             found = _apply_rule(call, here[0], there[0], len(losses), promised, gathered)
         else:
-            found = gradients_of_other(call, here, there, len(losses), promised)
+            found = functional_fallback(call, here, there, len(losses), promised)
         if found is None:
             doubtful.update(call.parameters.values())
             continue
@@ -127,9 +132,7 @@ def _apply_rule(
     gathered: dict[tuple[int, bytes], Tensor],
 ) -> dict[str, Factor] | None:
     """Return the factors of one layer call, or None if its rows cannot be told apart."""
-    if plain is None or (
-        signed is None and not promised
-    ):  # the loss depends on this call in a way that cannot be seen here
+    if plain is None or (signed is None and not promised):  # how the loss depends on this call can't be seen here
         return None
     if plain.numel() == 0:
         return {}
@@ -148,14 +151,11 @@ def _apply_rule(
     if len(order) == 0:
         return {}
     if not torch.equal(order, torch.arange(len(owner), device=order.device)):
-        key = (
-            call.inputs.data_ptr(),
-            order.cpu().numpy().tobytes(),
-        )  # query, key and value share their input
+        key = (call.inputs.data_ptr(), order.cpu().numpy().tobytes())  # query, key and value share their input
         inputs = gathered[key] if key in gathered else inputs[order]
         gathered[key] = inputs
         grads, owner = grads[order], owner[order]
-    rows = Rows(inputs, grads, owner, n)
+    rows = LayerRows(inputs, grads, owner, n)
     return {full: call.rule.function(call.module, name, rows) for name, full in call.parameters.items()}
 
 

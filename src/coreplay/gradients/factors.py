@@ -6,7 +6,9 @@ The gradient of a sample is a sum over rows (tokens, positions) that belong to i
 * `Lookup`: Σ_r e_index(r) right_rᵀ, as in an embedding (a left factor that is a unit vector);
 * `Dense`: the gradient itself, for small parameters and whatever has no rule.
 
-A parameter has `Outer`, `Lookup` or both (tied weights), or `Dense` alone.
+A parameter has `Outer`, `Lookup` or both (tied weights), or `Dense` alone. Norms are
+‖g_i‖² = Σ_{t,s} (left_t · left_s)(right_t · right_s) over the rows of sample i, Gx is one product of scaled rows, and
+Gᵀv is Σ_t left_t · (V right_t).
 """
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
@@ -37,7 +39,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Dense:
-    """One flattened gradient a sample: (n, numel)."""
+    """One flattened gradient per sample: (n, numel)."""
 
     values: Tensor
 
@@ -176,3 +178,74 @@ def _join_lookup(factors: list[Lookup]) -> Lookup:
     owner, order = torch.cat([factor.owner for factor in factors]).sort(stable=True)
     index = torch.cat([factor.index for factor in factors])[order]
     return Lookup(index, torch.cat([factor.right for factor in factors])[order], owner)
+
+
+def squared_norms(chunk: Chunk) -> Tensor:
+    """Return ‖g_i‖² for every sample of a chunk, in float64."""
+    total = torch.zeros(chunk.stop - chunk.start, dtype=torch.float64)
+    for part in chunk.parts.values():
+        total += _squared_norms(part).double().cpu()
+    return total.clamp_(min=0.0)
+
+
+def _squared_norms(part: Parts) -> Tensor:
+    if part.dense is not None:
+        return part.dense.values.square().sum(1)
+    terms = []
+    if part.outer is not None:
+        left = padded(part.outer.left, part.outer.owner, part.n)
+        right = padded(part.outer.right, part.outer.owner, part.n)
+        terms.append((left @ left.mT) * (right @ right.mT))
+    if part.lookup is not None:
+        index = padded(part.lookup.index.unsqueeze(1), part.lookup.owner, part.n).squeeze(2)
+        looked = padded(part.lookup.right, part.lookup.owner, part.n)
+        terms.append((looked @ looked.mT) * (index.unsqueeze(1) == index.unsqueeze(2)))  # padding: looked is 0
+        if part.outer is not None:
+            crossed = left.gather(2, index.unsqueeze(1).expand(-1, left.shape[1], -1))
+            terms.append(2 * crossed * (right @ looked.mT))
+    sums = [term.sum((1, 2), dtype=torch.float64) for term in terms]
+    return torch.stack(sums).sum(0)
+
+
+def add_combination(target: Tensor, part: Parts, weights: Tensor) -> None:
+    """Add Σ_i weights_i g_i of one parameter to `target`, its flat gradient."""
+    matrix = target.view(part.shape)
+    if part.dense is not None:
+        matrix += (weights @ part.dense.values).view(part.shape)
+    if part.outer is not None:
+        scale, keep = _scales(part.outer, weights)
+        left, right = part.outer.left[keep], part.outer.right[keep]
+        if left.shape[1] < right.shape[1]:
+            left = left * scale
+        else:
+            right = right * scale
+        matrix.addmm_(left.T, right)
+    if part.lookup is not None:
+        scale, keep = _scales(part.lookup, weights)
+        matrix.index_add_(0, part.lookup.index[keep], part.lookup.right[keep] * scale)
+
+
+def projection(part: Parts, vector: Tensor) -> Tensor:
+    """Return ⟨g_i, v⟩ of one parameter for every sample of a chunk, in float64."""
+    matrix = vector.view(part.shape)
+    total = torch.zeros(part.n, dtype=torch.float64, device=vector.device)
+    if part.dense is not None:
+        total += part.dense.values @ vector
+    if part.outer is not None:
+        total += _row_sums(part.outer.left @ matrix, part.outer, part.n)
+    if part.lookup is not None:
+        total += _row_sums(matrix[part.lookup.index], part.lookup, part.n)
+    return total
+
+
+def _scales(rows: Outer | Lookup, weights: Tensor) -> tuple[Tensor, Tensor | slice]:
+    """Return the weight of each row, and which rows matter: in a selection most samples have weight zero."""
+    scale = weights[rows.owner].unsqueeze(1)
+    keep = scale.squeeze(1).nonzero().squeeze(1)
+    if 2 * len(keep) > len(scale):
+        return scale, slice(None)
+    return scale[keep], keep
+
+
+def _row_sums(images: Tensor, rows: Outer | Lookup, n: int) -> Tensor:
+    return sum_by_owner((images * rows.right).sum(1), rows.owner, n)

@@ -1,17 +1,165 @@
-"""What a gradient matrix is of: a model, a loss, a pool and the selected parameters."""
+"""What a gradient matrix is computed from: a model, a loss, a batch of samples and the selected parameters.
 
-from collections.abc import Callable
+A batch is any nesting of mappings, lists and tuples whose tensors have the samples in dimension 0.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from coreplay.errors import InputError
-from coreplay.gradients.batches import part
-from coreplay.gradients.selected import Selected
-from coreplay.gradients.trees import tensors_in
+
+
+def arrays_in(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every tensor and array with the path that leads to it.
+
+    >>> [path for path, _ in arrays_in({"a": (torch.ones(1), "no"), "b": torch.ones(2)}, "batch")]
+    ["batch['a'][0]", "batch['b']"]
+    """
+    if isinstance(value, torch.Tensor | np.ndarray):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from arrays_in(item, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for position, item in enumerate(value):
+            yield from arrays_in(item, f"{path}[{position}]")
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every tensor."""
+    return (leaf for _, leaf in arrays_in(value) if isinstance(leaf, torch.Tensor))
+
+
+def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the same nesting with `change` of every tensor and array, taken in `arrays_in` order."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return change(value)
+    if isinstance(value, Mapping):
+        items = {key: rebuild(item, change) for key, item in value.items()}
+        kind: Callable[..., Any] = type(value)
+        return items if kind is dict else kind(items)
+    if isinstance(value, list | tuple):
+        parts = [rebuild(item, change) for item in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def batch_size(batch: Any) -> int:
+    """Return how many samples the batch holds, after checking that all its tensors agree.
+
+    >>> import torch
+    >>> batch_size({"ids": torch.zeros(3, 5), "pair": (torch.zeros(3), None)})
+    3
+    """
+    sizes: dict[str, int] = {}
+    for path, leaf in arrays_in(batch, "batch"):
+        if leaf.ndim == 0:
+            raise InputError(f"{path} must have the samples in its first dimension: got one number; repeat it")
+        sizes[path] = int(leaf.shape[0])
+    if not sizes:
+        raise InputError(f"batch must hold at least one tensor: got {type(batch).__name__}")
+    n = next(iter(sizes.values()))
+    if any(size != n for size in sizes.values()):
+        found = ", ".join(f"{path} has {size}" for path, size in sizes.items())
+        raise InputError(f"batch tensors must agree in their first dimension, the samples: {found}")
+    if n == 0:
+        raise InputError("batch must hold at least one sample: got 0")
+    return n
+
+
+def part(batch: Any, start: int, stop: int) -> Any:
+    """Return the samples from `start` up to `stop`, in the same nesting (views, not copies)."""
+    return rebuild(batch, lambda leaf: leaf[start:stop])
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The selected parameters by name, in `named_parameters()` order; a tied parameter appears once."""
+
+    parameters: dict[str, nn.Parameter]
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """Name of each selected parameter by its identity."""
+        return {id(parameter): name for name, parameter in self.parameters.items()}
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """Place of each parameter in the flat vector."""
+        slices, start = {}, 0
+        for name, parameter in self.parameters.items():
+            slices[name] = slice(start, start + parameter.numel())
+            start += parameter.numel()
+        return slices
+
+    @cached_property
+    def dimension(self) -> int:
+        """Length of the flat vector."""
+        return sum(parameter.numel() for parameter in self.parameters.values())
+
+    @cached_property
+    def like(self) -> torch.Tensor:
+        """An empty tensor with the parameters' dtype and device."""
+        return next(iter(self.parameters.values())).detach().new_empty(0)
+
+
+def select_parameters(model: nn.Module, patterns: str | Iterable[str] | None) -> Selected:
+    """Return the trainable parameters whose name matches one of the shell-style patterns.
+
+    A tied parameter matches under any of its names. `None` selects every trainable parameter.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    >>> list(select_parameters(model, "1.*").parameters)
+    ['1.weight', '1.bias']
+    """
+    wanted = ["*"] if patterns is None else [patterns] if isinstance(patterns, str) else list(patterns)
+    aliases: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        aliases.setdefault(id(parameter), []).append(name)
+    matched = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if any(fnmatchcase(alias, pattern) for alias in aliases[id(parameter)] for pattern in wanted)
+    }
+    if not matched and aliases and patterns is not None:
+        names = [name for group in aliases.values() for name in group]
+        near = get_close_matches(str(wanted[0]) if wanted else "", names, n=1, cutoff=0.0)[0]
+        raise InputError(
+            f"parameters={patterns!r} matches no parameter of the model: patterns are shell-style, as in "
+            f"'layer.*' or '*.weight'; the nearest name is {near!r}"
+        )
+    trainable = {name: parameter for name, parameter in matched.items() if parameter.requires_grad}
+    if not trainable:
+        chosen = "the model" if patterns is None else f"parameters={patterns!r}"
+        raise InputError(
+            f"{chosen} has no trainable parameter ({len(matched)} are frozen): "
+            "set requires_grad on those whose gradient is wanted"
+        )
+    _check_kind(trainable)
+    return Selected(trainable)
+
+
+def _check_kind(parameters: dict[str, nn.Parameter]) -> None:
+    kinds = {(parameter.dtype, parameter.device) for parameter in parameters.values()}
+    if len(kinds) > 1:
+        raise InputError(
+            f"the parameters must share one dtype and one device: got {sorted(map(str, kinds))}; "
+            "convert the model or select fewer parameters"
+        )
+    ((dtype, _),) = kinds
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(f"the parameters must be float32 or float64: got {dtype}; call model.float() first")
+
 
 PerSampleLoss: TypeAlias = Callable[[Any, Any], Tensor]
 _SHOWN = 5  # samples that an error names
@@ -21,8 +169,8 @@ _SHOWN = 5  # samples that an error names
 class Problem:
     """A model, a per-sample loss, a batch of `n` samples, and which parameters to differentiate by.
 
-    `batch_first`: the caller's word that every layer has the samples in the first dimension, in order. `looks`: what
-    first looks at samples told, by the shapes of a sample, for all pools of the same model, loss and parameters.
+    `batch_first` is the caller's promise that every layer has the samples in the first dimension, in order.
+    `probe_cache` holds what probing two samples showed, by the shapes of a sample.
     """
 
     model: nn.Module
@@ -31,7 +179,7 @@ class Problem:
     n: int
     selected: Selected
     batch_first: bool = False
-    looks: dict[Any, Any] = field(default_factory=dict)
+    probe_cache: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def storages(self) -> frozenset[int]:
@@ -49,7 +197,7 @@ class Problem:
             given = "" if losses.dim() == 0 or count == self.n else f" when called with {count} of them"
             hint = "; use reduction='none' and sum within each sample" if losses.dim() != 1 else ""
             raise InputError(
-                f"per_sample_loss must return one loss a sample, shape ({self.n},) for this batch of {self.n}: "
+                f"per_sample_loss must return one loss per sample, shape ({self.n},) for this batch of {self.n}: "
                 f"got shape {tuple(losses.shape)}{given}{hint}"
             )
         if not losses.is_floating_point():
@@ -68,6 +216,11 @@ def check_reached(reached: bool) -> None:
         )
 
 
+def check_gradients_finite(norms: Tensor, start: int) -> None:
+    """Raise the error that names the samples whose gradient is not finite."""
+    check_finite(norms, start, "gradient", "the loss is finite there but has no derivative; smooth it")
+
+
 def check_finite(values: Tensor, start: int, what: str, remedy: str) -> None:
     """Raise the error that names the samples whose value is not finite."""
     finite = torch.isfinite(values)
@@ -77,3 +230,37 @@ def check_finite(values: Tensor, start: int, what: str, remedy: str) -> None:
     found = ", ".join(f"sample {start + i}: {values[i].item()}" for i in bad[:_SHOWN])
     more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
     raise InputError(f"the {what} must be finite for every sample: got {found}{more}; {remedy}")
+
+
+@contextmanager
+def frozen_state(model: nn.Module) -> Iterator[None]:
+    """Put the model in evaluation mode for a while; afterwards everything is as before, also after an error.
+
+    The gradients are those of the loss in evaluation mode: dropout would make them random, batch
+    statistics would couple the samples. `.grad` needs no care, since nothing here ever writes to it.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, buffer, buffer._version, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - theirs, not ours
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
+            model.eval()
+            # cuDNN's recurrent layers refuse a backward pass in evaluation mode
+            with torch.backends.cudnn.flags(enabled=False) if devices else torch.enable_grad():
+                yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for module, name, buffer, version, copy in buffers:
+            if buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(copy)
+            module._buffers[name] = buffer
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002

@@ -88,14 +88,17 @@ class Group:
         known = [NONE, *(name for name in strategies() if name not in (NONE, ALL))]
         order = {name: k for k, name in enumerate(known)} | {ALL: len(known) + 1}
         replays = {run.label: run.config.replay for run in self.runs}
-        found = {label: (order.get(replay.strategy, len(known)), replay.rounds) for label, replay in replays.items()}
+        found = {
+            label: (order.get(replay.strategy, len(known)), replay.coordination_rounds)
+            for label, replay in replays.items()
+        }
         return sorted(found, key=lambda label: (found[label], label))
 
     @cached_property
     def budgets(self) -> list[str]:
         """The budgets in ascending order; fractions after numbers."""
         found = {run.budget: run.config.replay for run in self.runs if run.budget != ANY}
-        return sorted(found, key=lambda name: (found[name].share or 0.0, found[name].budget, name)) or [ANY]
+        return sorted(found, key=lambda name: (found[name].budget_fraction or 0.0, found[name].budget, name)) or [ANY]
 
     @cached_property
     def styles(self) -> Mapping[str, Style]:

@@ -72,7 +72,8 @@ def _at(group: Group, budget: str) -> list[str]:
     """Return the findings at a budget."""
     where = f" with a budget of {budget}" if len(group.budgets) > 1 else ""
     better: dict[str, list[str]] = {}
-    unclear, worse = [], []
+    unclear: list[str] = []
+    worse: list[str] = []
     for label in group.labels:
         gaps = _gaps(group, label, NONE, budget)
         if label != NONE and gaps:

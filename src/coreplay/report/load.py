@@ -16,7 +16,7 @@ from coreplay.files import read_json, read_json_lines
 
 Key = tuple[int, int]  # seed and sample of clients: what runs are paired by
 Rows = tuple[dict[str, Any], ...]
-VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.sample")
+VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.client_seed")
 ANY = "any"  # the budget of a strategy that has none
 
 
@@ -42,7 +42,7 @@ class Finished:
         """Derive what a report uses; any exception means that the run is damaged."""
         replay, matrix = config.replay, run.matrix
         setting = {
-            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
             for name, value in flatten(config.model_dump()).items()
             if not any(name == part or name.startswith(f"{part}.") for part in VARYING)
         }
@@ -52,7 +52,7 @@ class Finished:
             versions,
             coordination,
             buffers,
-            key=(config.seed, config.stream.sample),
+            key=(config.seed, config.stream.client_seed),
             label=replay.label(),
             budget=ANY if replay.strategy in (NONE, ALL) else replay.budget_label(),
             score=float(matrix.all_period[-1]),

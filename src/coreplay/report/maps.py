@@ -108,10 +108,8 @@ def _choose(stream: FederatedStream, last: int, clients: int) -> list[str]:
 
 
 def _pool(stream: FederatedStream, client: str, last: int) -> ClientPool:
-    parts = [stream.samples(client, period) for period in range(last)]
-    arrived = np.repeat(np.arange(last, dtype=np.int64), [len(part) for part in parts])
-    samples = Samples.joined(parts)
-    return ClientPool(samples, arrived, np.ones(len(samples), dtype=bool), 0)
+    samples = Samples.joined([stream.samples(client, period) for period in range(last)])
+    return ClientPool(samples, np.ones(len(samples), dtype=bool), 0)
 
 
 def _kernel_pca(gram: NDArray[Any]) -> tuple[NDArray[np.float64], tuple[float, float]]:
@@ -139,7 +137,7 @@ def _open_copy(run: Finished, scratch: Path) -> Store:
 def _panel(group: Group, found: ClientMap, run: Finished, kept: set[str], texts: bool) -> Panel:
     samples = found.pool.samples
     inside = np.array([f"{number:016x}" in kept for number in samples.ids.tolist()])
-    notes = [f"arrived in period {period + 1}" for period in found.pool.arrived.tolist()]
+    notes = [f"arrived in period {period + 1}" for period in samples.arrived.tolist()]
     if texts and not isinstance(samples.content, np.ndarray):
         notes = [f"{note}: {text}" for note, text in zip(notes, samples.texts, strict=True)]
     series = []

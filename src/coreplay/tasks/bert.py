@@ -13,28 +13,38 @@ from coreplay.files import may_be_on_hub
 from coreplay.tasks.base import seeded
 
 SUPPORTED = ("bert",)  # types of models, as transformers calls them
-OF_NEW_MODELS = ("layers", "hidden", "heads", "feed_forward", "dropout", "vocabulary_size", "vocabulary_text")
+OF_NEW_MODELS = (
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "intermediate_size",
+    "dropout",
+    "vocabulary_size",
+    "vocabulary_text",
+)
 
 
 @dataclass(frozen=True)
 class Size:
     """The size of a BERT model; by default TinyBERT's (the paper's L = 4, H = 312, A = 12, feed-forward 1200)."""
 
-    layers: int = 4
-    hidden: int = 312
-    heads: int = 12
-    feed_forward: int = 1200
-    longest: int = 64
+    num_layers: int = 4
+    hidden_size: int = 312
+    num_heads: int = 12
+    intermediate_size: int = 1200
+    max_length: int = 64
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "feed_forward"):
+        for name in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
-        if self.hidden % self.heads:
-            raise InputError(f"hidden must be a multiple of heads: got {self.hidden} and {self.heads}")
-        if self.longest < 3:
-            raise InputError(f"longest must leave room for a piece between the two ends: got {self.longest}")
+        if self.hidden_size % self.num_heads:
+            raise InputError(
+                f"hidden_size must be a multiple of num_heads: got {self.hidden_size} and {self.num_heads}"
+            )
+        if self.max_length < 3:
+            raise InputError(f"max_length must leave room for a piece between the two ends: got {self.max_length}")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout must be at least 0 and below 1: got {self.dropout}")
 
@@ -49,11 +59,11 @@ class Size:
 
         return BertConfig(
             vocab_size=words,
-            hidden_size=self.hidden,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            intermediate_size=self.feed_forward,
-            max_position_embeddings=self.longest,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            intermediate_size=self.intermediate_size,
+            max_position_embeddings=self.max_length,
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
             **more,
@@ -68,20 +78,19 @@ def fresh(kind: Any, config: Any, seed: int) -> nn.Module:
 
 
 def check_start(start: str, **of_new_models: Any) -> None:
-    """Raise an `InputError` if `start` is no BERT, or if options of a new model are given beside it."""
+    """Raise an `InputError` if `pretrained` is no BERT, or if options of a new model are given beside it."""
     for name, value in of_new_models.items():
         if value is not None:
             raise InputError(
-                f"{name} = {value!r} has no effect beside start = {start!r}, whose model has its own: leave out one of "
-                "the two"
+                f"{name} = {value!r} has no effect with pretrained = {start!r}, whose model has its own: leave one out"
             )
     if not Path(start).exists() and not may_be_on_hub(start):
-        raise InputError(f"start {start!r}: there is no such folder")
+        raise InputError(f"pretrained {start!r}: there is no such folder")
     with _explained(start):
         _config(start)
 
 
-def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any:
+def load_pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any:
     """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words.
 
     Code that lies beside it is never run.
@@ -90,7 +99,7 @@ def pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any
         model = kind.from_pretrained(start, config=_config(start, **more), trust_remote_code=False)
     if model.config.vocab_size < words:
         raise InputError(
-            f"start {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use the model's own"
+            f"pretrained {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use its own"
         )
     return model
 
@@ -102,7 +111,7 @@ def _config(start: str, **more: Any) -> Any:
     config = AutoConfig.from_pretrained(start, trust_remote_code=False, **more)
     if config.model_type not in SUPPORTED:
         raise InputError(
-            f"start {start!r} is a model of type {config.model_type!r}, which is not supported (supported: "
+            f"pretrained {start!r} is a model of type {config.model_type!r}, which is not supported (supported: "
             f"{', '.join(SUPPORTED)}): use a BERT model, or write a task of your own"
         )
     return config
@@ -118,7 +127,7 @@ def _explained(start: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         what = "folder" if Path(start).exists() else "Hub name (is there a network?)"
         reason = str(error).partition("\n")[0]
-        raise InputError(f"start {start!r} can't be loaded from this {what}: {reason}") from None
+        raise InputError(f"pretrained {start!r} can't be loaded from this {what}: {reason}") from None
 
 
 @contextmanager

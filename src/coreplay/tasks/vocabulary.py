@@ -21,7 +21,7 @@ class Vocabulary:
     """A tokeniser with BERT's special pieces.
 
     >>> words = Vocabulary.trained(["turn on the light", "turn off the light"] * 2, size=60)
-    >>> ids, mask = words.encode(["turn the light on", "off"], longest=16)
+    >>> ids, mask = words.encode(["turn the light on", "off"], max_length=16)
     >>> ids.shape, mask.sum(axis=1).tolist(), words.decode(ids[1])
     ((2, 6), [6, 3], '[CLS] off [SEP]')
     """
@@ -77,13 +77,15 @@ class Vocabulary:
         write_text(Path(folder) / "vocab.txt", "".join(piece + "\n" for piece in self.pieces))
         write_text(Path(folder) / "tokenizer.json", self.tokenizer.to_str())
 
-    def lengths(self, texts: list[str], longest: int) -> Ints:
+    def lengths(self, texts: list[str], max_length: int) -> Ints:
         """Return the number of pieces of each text, with the two at the ends, at most `longest`."""
-        return np.array([min(len(ids), longest) for ids in self._ids(texts)], dtype=np.int64)
+        return np.array([min(len(ids), max_length) for ids in self._ids(texts)], dtype=np.int64)
 
-    def encode(self, texts: list[str], longest: int) -> tuple[Ints, NDArray[np.bool_]]:
+    def encode(self, texts: list[str], max_length: int) -> tuple[Ints, NDArray[np.bool_]]:
         """Return the numbers, padded to the longest of these texts, and where there is text."""
-        rows = [ids if len(ids) <= longest else np.append(ids[: longest - 1], self.sep) for ids in self._ids(texts)]
+        rows = [
+            ids if len(ids) <= max_length else np.append(ids[: max_length - 1], self.sep) for ids in self._ids(texts)
+        ]
         lengths = np.array([len(ids) for ids in rows], dtype=np.int64)
         there = np.arange(lengths.max(initial=0)) < lengths[:, None]
         numbers = np.full(there.shape, self.pad, dtype=np.int64)

@@ -10,14 +10,21 @@ from coreplay.federated import Config
 from coreplay.replay import Store
 
 SMALL = {
-    "stream": {"options": {"clients": 3, "periods": 2, "samples": 10}},
+    "stream": {"options": {"num_clients": 3, "num_periods": 2, "samples": 10}},
     "task": {
-        "options": {"layers": 1, "hidden": 16, "heads": 2, "feed_forward": 32, "vocabulary_size": 200, "longest": 16}
+        "options": {
+            "num_layers": 1,
+            "hidden_size": 16,
+            "num_heads": 2,
+            "intermediate_size": 32,
+            "vocabulary_size": 200,
+            "max_length": 16,
+        }
     },
     "federated": {"rounds": 2, "batch_size": 4},
-    "replay": {"budget": 3, "rounds": 2},
-    "gradients": {"size": 64},
-    "engine": {"groups": 2, "checkpoint_seconds": 0, "timeout": 120, "clients": 3},
+    "replay": {"budget": 3, "coordination_rounds": 2},
+    "gradients": {"sketch_size": 64},
+    "engine": {"aggregation_groups": 2, "checkpoint_seconds": 0, "timeout": 120, "min_clients": 3},
 }
 
 
@@ -27,7 +34,7 @@ def config(**changes):
 
 def digits(**changes):
     """Images instead of texts: a deployed client starts a process for every message, and transformers take 4 s."""
-    data = {"stream": {"source": "digits", "options": {"clients": 3, "periods": 2}}}
+    data = {"stream": {"source": "digits", "options": {"num_clients": 3, "num_periods": 2}}}
     data |= {"task": {"name": "image_classification", "options": {"channels": 2}}}
     data |= {name: SMALL[name] for name in ("federated", "replay", "gradients", "engine")}
     return Config.make(data, {name.replace("__", "."): value for name, value in changes.items()})

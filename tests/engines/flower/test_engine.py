@@ -45,8 +45,8 @@ def altered(letter, facts=None, model=None, data=None):
 
 
 def settings(**changes):
-    given = {"stream__options": {"clients": CLIENTS, "periods": 2}, "federated__rounds": 1, "replay__budget": 3}
-    return digits(**given | {"engine__clients": CLIENTS, "engine__timeout": 60} | changes)
+    given = {"stream__options": {"num_clients": CLIENTS, "num_periods": 2}, "federated__rounds": 1, "replay__budget": 3}
+    return digits(**given | {"engine__min_clients": CLIENTS, "engine__timeout": 60} | changes)
 
 
 def conducted(nodes, tmp_path, change, whose=0, **changes):
@@ -82,7 +82,7 @@ def test_a_client_with_another_number_of_periods_is_named_and_the_others_are_not
     def one(letter):
         return altered(letter, {"train": [9], "test": [9]}) if letter.act == "hello" else None
 
-    changes = {} if periods is None else {"periods": periods, "engine__clients": CLIENTS - 1}
+    changes = {} if periods is None else {"periods": periods, "engine__min_clients": CLIENTS - 1}
     _, said = conducted(nodes, tmp_path, one, **changes)
     wanted = "that of most clients has 2" if periods is None else "the configuration says 2"
     assert any("'client0' can't take part: its data has 1 periods" in text and wanted in text for text in said)
@@ -111,7 +111,7 @@ def test_a_client_that_keeps_more_than_it_may_is_named(nodes, tmp_path, act):
     def greedy(letter):
         return altered(letter, {"kept": 2**38}) if letter.act == act else None
 
-    _, said = conducted(nodes, tmp_path, greedy, engine__clients=CLIENTS - 1)
+    _, said = conducted(nodes, tmp_path, greedy, engine__min_clients=CLIENTS - 1)
     assert any("client0" in text and "keeps" in text for text in said)
 
 
@@ -141,7 +141,7 @@ def test_a_client_whose_test_sets_are_missing_is_in_all_records(nodes, tmp_path,
 def test_a_client_whose_buffer_is_gone_does_not_go_on_with_an_empty_one(nodes, tmp_path):
     for k in range(CLIENTS):
         nodes.add(f"state{k}", **{"client-id": f"client{k}"})
-    config, events = settings(engine__clients=CLIENTS - 1), []
+    config, events = settings(engine__min_clients=CLIENTS - 1), []
     things = prepare(config)
 
     def stop(event):

@@ -59,7 +59,7 @@ def period_of_app(memory, period):
 def test_a_memory_keeps_samples_over_periods_and_over_runs_of_the_app(tmp_path):
     context = Context(1, 2, {"client-id": "../ann", "state": str(tmp_path)}, RecordDict(), {})
     for periods in (range(2), range(2, 4)):  # the app is started again, and goes on
-        memory = Memory(context, budget=4, size=64)
+        memory = Memory(context, budget=4, sketch_size=64)
         for period in periods:
             joined = period_of_app(memory, period)
             assert joined["x"].shape == (16, 3)
@@ -74,7 +74,9 @@ def test_a_memory_keeps_samples_over_periods_and_over_runs_of_the_app(tmp_path):
 
 def test_repeated_samples_are_kept_under_keys_of_their_own(tmp_path):
     """Short texts repeat: a memory keeps them all, under the same keys when the period is chosen again."""
-    memory = Memory(Context(1, 2, {"client-id": "ann", "state": str(tmp_path)}, RecordDict(), {}), budget=20, size=64)
+    memory = Memory(
+        Context(1, 2, {"client-id": "ann", "state": str(tmp_path)}, RecordDict(), {}), budget=20, sketch_size=64
+    )
     same = {"x": torch.ones(5, 3), "y": torch.zeros(5)}
     arrays = ArrayRecord(nn.Linear(3, 1).state_dict())
 
@@ -111,7 +113,7 @@ class App:
             def load(period):
                 return {name: values + shift for name, values in self.data(period).items()}
 
-            return Memory(context, budget, size=size).answer(message, nn.Linear(3, 1), losses, load)
+            return Memory(context, budget, sketch_size=size).answer(message, nn.Linear(3, 1), losses, load)
 
         return answer
 
@@ -187,7 +189,7 @@ def test_a_client_with_an_odd_sketch_or_budget_is_named_and_the_others_coordinat
     first, second = found.problems
     assert "'c0' takes no part in the coordination: it sketches gradients to 2 numbers, most clients to 64" in first
     assert "'c1' takes no part in the coordination: it has a budget of 11, at most 10 is allowed" in second
-    assert app.choose(0, largest_budget=11).rounds[0].latest.answered == 3
+    assert app.choose(0, max_budget=11).rounds[0].latest.answered == 3
 
 
 def test_one_of_two_clients_does_not_set_the_limit_of_its_own_budget(nodes):
@@ -204,7 +206,10 @@ def test_what_goes_wrong_at_a_client_never_quotes_its_data(tmp_path):
     secret = tmp_path / "data.jsonl"
     secret.write_text('{"client": "ann", "text": "my secret diary"\n')
     node = Node(tmp_path / "state", "ann", None, str(secret))
-    given = {"stream": {"source": "files", "options": {}, "clients": None, "sample": 0}, "task": {"options": {}}}
+    given = {
+        "stream": {"source": "files", "options": {}, "num_clients": None, "client_seed": 0},
+        "task": {"options": {}},
+    }
     facts = {"config": given, "files": {}, "until": -1}
     reply = keeper.respond(node, Letter("hello", "0" * 32, 0, 0, facts))
     assert reply.facts["error"].endswith("the log of its node says more")
@@ -323,7 +328,7 @@ def test_shared_arrays_are_handed_over_as_buffers_of_their_own():
 
 def test_what_a_memory_writes_is_for_its_user_alone(tmp_path, modes):
     context = Context(1, 2, {"client-id": "ann", "state": str(tmp_path / "state")}, RecordDict(), {})
-    memory = Memory(context, budget=4, size=64)
+    memory = Memory(context, budget=4, sketch_size=64)
     period_of_app(memory, 0)
     found = modes(tmp_path)
     del found["."]

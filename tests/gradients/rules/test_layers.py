@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from coreplay.gradients.calls import Recorder, recording
+from coreplay.gradients.problem import select_parameters
+from coreplay.gradients.recorder import Recorder, recording
 from coreplay.gradients.rules import find_rule
-from coreplay.gradients.selected import select_parameters
 
 IMAGES, SERIES, IDS = (4, 4, 7, 6), (4, 4, 9), (4, 5)
 
@@ -91,7 +91,7 @@ def test_subclass_with_its_own_forward_has_no_rule(check):
 
 
 def test_no_layer_with_a_rule_goes_the_slow_way(monkeypatch, check):
-    monkeypatch.setattr("coreplay.gradients.alone.torch", None)  # one sample at a time would need it
+    monkeypatch.setattr("coreplay.gradients.per_sample_fallback.torch", None)  # one sample at a time would need it
     for layer, shape in CASES.values():
         check(layer.double(), squares, torch.randn(shape, dtype=torch.float64))
 

@@ -5,12 +5,11 @@ import torch
 from torch import nn
 
 from coreplay import InputError
-from coreplay.gradients import Outer, Rows, layer_rule, layer_rules
-from coreplay.gradients.rules import registry
+from coreplay.gradients import LayerRows, Outer, layer_rule, layer_rules, rules
 
 
 def test_a_new_rule_is_one_decorated_function(check, monkeypatch):
-    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
 
     class Doubled(nn.Module):
         def __init__(self):
@@ -23,7 +22,7 @@ def test_a_new_rule_is_one_decorated_function(check, monkeypatch):
     calls = []
 
     @layer_rule(Doubled, row_dims=lambda module: (1, 1))
-    def doubled(module: Doubled, parameter: str, rows: Rows) -> Outer:
+    def doubled(module: Doubled, parameter: str, rows: LayerRows) -> Outer:
         """Weight: twice the output gradients times inputs."""
         calls.append(parameter)
         return Outer(2 * rows.grads, rows.inputs, rows.owner)

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from coreplay import wire
+from coreplay import codec
 from coreplay.coordination.secure import shamir
 from coreplay.coordination.secure.masks import add_masks, agree, scale_of, to_words
 from coreplay.coordination.secure.messages import (
@@ -56,6 +56,7 @@ _STATE: dict[str, type] = {
     "own": str,
     "held": dict,
     "revealed": bool,
+    "roster": bytes,
 }
 
 
@@ -202,12 +203,13 @@ class SecureClient:
             "held": {peer: pair.hex() for peer, pair in self._held.items()},
             "revealed": self._revealed,
         }
-        return wire.pack("secure state", fields, b"" if self._roster is None else self._roster.to_bytes())
+        roster = b"" if self._roster is None else self._roster.to_bytes()
+        return codec.pack("secure state", fields | {"roster": roster})
 
     @classmethod
     def from_state(cls, state: bytes) -> "SecureClient":
         """Go on from a `state()`."""
-        found, roster = wire.unpack(state, "secure state", _STATE)
+        found = codec.unpack(state, "secure state", _STATE)
         stamp = {name: found[name] for name in ("run", "period", "round")}
         client = cls(found["client"], bound=found["bound"], **stamp)
         masks, shares, client._seed = (unhex(secret, 32, "secret") for secret in found["secrets"])
@@ -215,7 +217,7 @@ class SecureClient:
         client._own = bytes.fromhex(found["own"])
         client._held = {peer: bytes.fromhex(pair) for peer, pair in found["held"].items()}
         client._revealed = found["revealed"]
-        client._roster = Roster.from_bytes(bytes(roster)) if len(roster) else None
+        client._roster = Roster.from_bytes(found["roster"]) if found["roster"] else None
         return client
 
     def _check(self, message: Stamped) -> None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay import wire
+from coreplay import codec
 from coreplay.errors import InputError
 
 
@@ -21,9 +21,9 @@ class Stamped:
 
     def __post_init__(self) -> None:
         """Check every field: a message may come from anyone."""
-        wire.name(self.run, "run")
-        wire.count(self.period, "period")
-        wire.count(self.round, "round")
+        codec.check_name(self.run, "run")
+        codec.check_count(self.period, "period")
+        codec.check_count(self.round, "round")
         for name, kind in self._types().items():
             value = getattr(self, name)
             texts = [*value, *value.values()] if kind is dict else value if kind is list else ()
@@ -38,26 +38,16 @@ class Stamped:
     @classmethod
     def _types(cls) -> dict[str, type]:
         hints = get_type_hints(cls)
-        return {f.name: get_origin(hints[f.name]) or hints[f.name] for f in fields(cls) if f.name != "words"}
+        return {f.name: get_origin(hints[f.name]) or hints[f.name] for f in fields(cls)}
 
     def to_bytes(self) -> bytes:
         """Return the message as bytes."""
-        return wire.pack(self.kind, {name: getattr(self, name) for name in self._types()}, self._payload())
+        return codec.pack(self.kind, {name: getattr(self, name) for name in self._types()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Read a message; anything but a well-formed one is an `InputError`."""
-        found, payload = wire.unpack(data, cls.kind, cls._types())
-        return cls(**found, **cls._from_payload(payload))
-
-    def _payload(self) -> memoryview:
-        return memoryview(b"")
-
-    @classmethod
-    def _from_payload(cls, payload: memoryview) -> dict[str, Any]:
-        if len(payload):
-            raise InputError(f"{cls.kind} has {len(payload)} bytes too many")
-        return {}
+        return cls(**codec.unpack(data, cls.kind, cls._types()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,12 +112,11 @@ class Masked(Stamped):
     client: str
     words: NDArray[np.uint32]
 
-    def _payload(self) -> memoryview:
-        return np.ascontiguousarray(self.words, dtype="<u4").data.cast("B")
-
-    @classmethod
-    def _from_payload(cls, payload: memoryview) -> dict[str, Any]:
-        return {"words": wire.numbers(payload, "<u4")}
+    def __post_init__(self) -> None:
+        """Check every field: a message may come from anyone."""
+        super().__post_init__()
+        if self.words.ndim != 1 or self.words.dtype != np.uint32:
+            raise InputError(f"words must be flat and of uint32: got {self.words.dtype}{self.words.shape}")
 
 
 @dataclass(frozen=True, eq=False)

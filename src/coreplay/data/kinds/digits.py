@@ -14,8 +14,8 @@ CHANGES = ("rotated", "class_incremental")
 def digits(
     *,
     change: str = "rotated",
-    clients: int = 20,
-    periods: int = 5,
+    num_clients: int = 20,
+    num_periods: int = 5,
     alpha: float = 1.0,
     degrees: float = 90.0,
     test: float = 0.2,
@@ -23,15 +23,18 @@ def digits(
 ) -> FederatedStream:
     """Deal out scikit-learn's digits over clients (Dirichlet) and periods (rotated or class_incremental).
 
-    `degrees` is the rotation in the last period. Class-incremental periods hold 10/`periods` new classes each.
+    `degrees` is the rotation in the last period. Class-incremental periods hold 10/`num_periods` new classes each.
     """
     from scipy.ndimage import rotate
     from sklearn.datasets import load_digits
 
     if change not in CHANGES:
         raise unknown("change", change, CHANGES)
-    if clients < 1 or periods < 1 or (change == "class_incremental" and periods > 10):
-        raise InputError(f"clients and periods must be at least 1, periods at most 10: got {clients}, {periods}")
+    if num_clients < 1 or num_periods < 1 or (change == "class_incremental" and num_periods > 10):
+        raise InputError(
+            "num_clients and num_periods must be at least 1, num_periods at most 10 by class: got "
+            f"{num_clients}, {num_periods}"
+        )
     if not 0 < alpha < np.inf or not 0 <= test < 1 or not np.isfinite(degrees):
         raise InputError(
             f"alpha must be above 0, test from 0 up to 1, all finite: got alpha={alpha}, test={test}, degrees={degrees}"
@@ -42,22 +45,22 @@ def digits(
     order = rng.permutation(len(images))
     images, classes = images[order], classes[order]
     if change == "rotated":
-        period = np.arange(len(images)) * periods // len(images)
-        angles = np.linspace(0, degrees, periods) if periods > 1 else np.zeros(1)
+        period = np.arange(len(images)) * num_periods // len(images)
+        angles = np.linspace(0, degrees, num_periods) if num_periods > 1 else np.zeros(1)
         images = np.stack(
             [rotate(image, angles[t], reshape=False, order=1) for image, t in zip(images, period, strict=True)]
         )
     else:
-        period = classes * periods // 10
-    shares = rng.dirichlet(np.full(clients, alpha), size=10)
-    client = np.array([rng.choice(clients, p=shares[c]) for c in classes])
-    width = len(str(clients - 1))
+        period = classes * num_periods // 10
+    shares = rng.dirichlet(np.full(num_clients, alpha), size=10)
+    client = np.array([rng.choice(num_clients, p=shares[c]) for c in classes])
+    width = len(str(num_clients - 1))
     return FederatedStream(
         [f"client{k:0{width}d}" for k in client],
         period,
         rng.random(len(images)) < test,
         images,
         [str(c) for c in classes],
-        periods=periods,
+        periods=num_periods,
         label_names=[str(c) for c in range(10)],
     )

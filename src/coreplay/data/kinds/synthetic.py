@@ -33,8 +33,8 @@ Floats = NDArray[np.float64]
 @source("synthetic")
 def synthetic(
     *,
-    clients: int = 100,
-    periods: int = 10,
+    num_clients: int = 100,
+    num_periods: int = 10,
     samples: int = 20,
     test: float = 0.2,
     alpha: float = 0.3,
@@ -50,10 +50,10 @@ def synthetic(
 
     Parameters
     ----------
-    clients
-        How many clients there are.
-    periods
-        How many periods there are.
+    num_clients
+        The number of clients.
+    num_periods
+        The number of periods.
     samples
         The mean number of samples per client and period.
     test
@@ -75,7 +75,8 @@ def synthetic(
     seed
         The seed of everything that is drawn.
     """
-    wrong = [f"{name} = {value}" for name, value in (("clients", clients), ("periods", periods)) if value < 1]
+    counts = {"num_clients": num_clients, "num_periods": num_periods}
+    wrong = [f"{name} = {value}" for name, value in counts.items() if value < 1]
     shares = {"test": test, "habits": habits, "new_intents": new_intents, "seasonality": seasonality}
     wrong += [
         f"{name} = {value}" for name, value in shares.items() if not 0 <= value <= 1 or (name, value) == ("test", 1)
@@ -90,15 +91,15 @@ def synthetic(
             "from 0 to 1000"
         )
     grammar = assistant()
-    trend = popularity(len(grammar.intents), periods, drift, new_intents, seasonality, season, seed)
-    width = len(str(clients - 1))
+    trend = popularity(len(grammar.intents), num_periods, drift, new_intents, seasonality, season, seed)
+    width = len(str(num_clients - 1))
     names, period, times, texts, labels = [], [], [], [], []
-    for k in range(clients):
+    for k in range(num_clients):
         client = f"client{k:0{width}d}"
         rng = generator(seed, "synthetic", client)
         speaker = Speaker.draw(grammar, alpha, habits, rng)
         size = samples * np.exp(spread * rng.normal() - spread**2 / 2)
-        for t in range(periods):
+        for t in range(num_periods):
             n = max(1, int(rng.poisson(size))) if spread else samples
             chances = speaker.preferences * trend[t]
             intents = rng.choice(len(chances), size=n, p=chances / chances.sum())
@@ -111,7 +112,7 @@ def synthetic(
     when = np.concatenate(times)
     tests = (when - START) % LENGTH >= LENGTH * (1 - test)
     return FederatedStream(
-        names, period, tests, texts, labels, when, periods=periods, label_names=sorted(grammar.intents)
+        names, period, tests, texts, labels, when, periods=num_periods, label_names=sorted(grammar.intents)
     )
 
 

@@ -66,7 +66,7 @@ def _engine_of(begun: Any, path: str) -> dict[str, Any]:
     """Return the configuration that a run was begun with, with the engine of another one."""
     from coreplay.federated import Config
 
-    wanted = Config.load(path).engine.model_dump() | {"groups": begun.engine.groups}
+    wanted = Config.load(path).engine.model_dump() | {"aggregation_groups": begun.engine.aggregation_groups}
     data: dict[str, Any] = begun.model_dump() | {"engine": wanted}
     return data
 
@@ -80,7 +80,7 @@ def conduct(
     observer: Any = None,
     prepared: Any = None,
     clients: int | None = None,
-    window: int = WINDOW,
+    max_in_flight: int = WINDOW,
     stop: Event | None = None,
 ) -> Any:
     """Carry out a run over a grid, in a folder that is made for it or holds a run to go on with.
@@ -106,8 +106,14 @@ def conduct(
             watched(RunEvent("warning", period, 0, facts))
 
         engine = FlowerEngine(
-            grid, config, folder, things.task, period=period - 1, window=config.engine.window or window, stop=stop
+            grid,
+            config,
+            folder,
+            things.task,
+            period=period - 1,
+            max_in_flight=config.engine.max_in_flight or max_in_flight,
+            stop=stop,
         )
-        engine.wait(clients or config.engine.clients, watch)
+        engine.wait(clients or config.engine.min_clients, watch)
         check(config, engine.roll)
         return Conductor(config, engine.roll, things.task, engine, place, things.start, things.trainable, watched).run()

@@ -42,7 +42,7 @@ def next_period(
     run: str = "app",
     quorum: float = 0.5,
     timeout: float = 600.0,
-    window: int = 4,
+    max_in_flight: int = 4,
     stop: Event | None = None,
 ) -> int:
     """Ask the clients which period is next: 0 if they hold nothing, else the one after the last that most chose after.
@@ -59,12 +59,14 @@ def next_period(
         Share of the clients that must answer.
     timeout : float
         Seconds to wait for each answer.
-    window : int
+    max_in_flight : int
         How many messages may be on their way at once.
     stop : Event, optional
         Set by another thread to end all waiting with an `EngineError`.
     """
-    phase = _Phase(grid, run, Letter("next", run, 0, 0), quorum=quorum, timeout=timeout, window=window, stop=stop)
+    phase = _Phase(
+        grid, run, Letter("next", run, 0, 0), quorum=quorum, timeout=timeout, max_in_flight=max_in_flight, stop=stop
+    )
     failed: dict[str, str] = {}
     until = time.monotonic() + timeout
     while True:
@@ -88,11 +90,11 @@ def choose_jointly(
     fresh: bool = False,
     rounds: int = 4,
     secure: bool = False,
-    largest_budget: int | None = None,
+    max_budget: int | None = None,
     run: str = "app",
     quorum: float = 0.5,
     timeout: float = 600.0,
-    window: int = 4,
+    max_in_flight: int = 4,
     stop: Event | None = None,
 ) -> Choice:
     """Let all clients choose jointly what they keep of a period.
@@ -114,7 +116,7 @@ def choose_jointly(
         Rounds of the coordination.
     secure : bool
         Learn only the sums of the clients' contributions.
-    largest_budget : int, optional
+    max_budget : int, optional
         A client that says it keeps more chooses alone and is named: its contribution could be that much longer than
         the others'. Ten times the median of the budgets if absent.
     run : str
@@ -123,13 +125,13 @@ def choose_jointly(
         Share of the clients that must answer.
     timeout : float
         Seconds to wait for each answer.
-    window : int
+    max_in_flight : int
         How many messages may be on their way at once.
     stop : Event, optional
         Set by another thread to end all waiting with an `EngineError`.
     """
     hello = Letter("hello", run, period, 0, {"fresh": fresh})
-    phase = _Phase(grid, run, hello, quorum=quorum, timeout=timeout, window=window, stop=stop)
+    phase = _Phase(grid, run, hello, quorum=quorum, timeout=timeout, max_in_flight=max_in_flight, stop=stop)
     choice = Choice()
 
     def watch(facts: Any) -> None:
@@ -146,7 +148,7 @@ def choose_jointly(
         )
     phase.check_quorum(len(phase.pools) + len(failed), failed, f"hello, period {period}")
     clients: Sequence[str] = sorted(client for client, size in phase.pools.items() if size)
-    taking = phase.taking([c for c in clients if phase.pools[c] > max(phase.budgets[c], 1)], largest_budget, watch)
+    taking = phase.taking([c for c in clients if phase.pools[c] > max(phase.budgets[c], 1)], max_budget, watch)
     terms = Terms(run, period, rounds, phase.dimension, secure=secure)
     broadcast = negotiate(phase, terms, taking, arrays, watch, choice.rounds.append)
     phase.settle(period, clients, arrays, broadcast, watch)
@@ -181,9 +183,17 @@ class _Phase(Rounds):
     """The clients of one phase, with what each said: its budget, its pool, its sketch, and the period it holds."""
 
     def __init__(
-        self, grid: Grid, run: str, hello: Letter, *, quorum: float, timeout: float, window: int, stop: Event | None
+        self,
+        grid: Grid,
+        run: str,
+        hello: Letter,
+        *,
+        quorum: float,
+        timeout: float,
+        max_in_flight: int,
+        stop: Event | None,
     ) -> None:
-        courier = Courier(grid, lambda: hello, timeout=timeout, window=window, stop=stop)
+        courier = Courier(grid, lambda: hello, timeout=timeout, max_in_flight=max_in_flight, stop=stop)
         super().__init__(courier, run, run, quorum)
         self._hello = hello
         self.held: dict[str, int] = {}
@@ -225,11 +235,9 @@ class _Phase(Rounds):
         for client in able:
             problem = ""
             if self.lengths[client] != self.dimension:
-                problem = (
-                    f"sketches gradients to {self.lengths[client]} numbers, most clients to {self.dimension} (size)"
-                )
+                problem = f"has sketch_size {self.lengths[client]}, most clients have {self.dimension}"
             elif self.budgets[client] > most:
-                problem = f"has a budget of {self.budgets[client]}, at most {most} is allowed (largest_budget)"
+                problem = f"has a budget of {self.budgets[client]}, at most {most} is allowed (max_budget)"
             if problem:
                 watch({"text": f"client {client!r} takes no part in the coordination: it {problem}"})
             else:

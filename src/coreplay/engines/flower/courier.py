@@ -2,7 +2,7 @@
 
 Our own loop, because the stock one is silent about clients that fail. Every client asked is accounted for: with its
 answer, or with what went wrong. Letters go out in a sliding window, so that the answers that are on their way or wait
-for their turn are never more than `window`, and answers are given in the order of the letters.
+for their turn are never more than `max_in_flight`, and answers are given in the order of the letters.
 """
 
 import time
@@ -66,16 +66,16 @@ class Courier:
         Makes the letter that asks a node who it is.
     timeout : float
         Seconds to wait for each answer.
-    window : int
+    max_in_flight : int
         Most answers on their way at once.
     stop : Event, optional
         Set by another thread to end all waiting with an `EngineError`.
     """
 
     def __init__(
-        self, grid: Grid, hello: Callable[[], Letter], *, timeout: float, window: int, stop: Event | None = None
+        self, grid: Grid, hello: Callable[[], Letter], *, timeout: float, max_in_flight: int, stop: Event | None = None
     ) -> None:
-        self._grid, self._hello, self.timeout, self.window = grid, hello, timeout, window
+        self._grid, self._hello, self.timeout, self.max_in_flight = grid, hello, timeout, max_in_flight
         self._stop = stop or Event()
         self.simulated = isinstance(grid, InMemoryGrid)
         self._latest = HERE if self.simulated else LATEST
@@ -161,7 +161,7 @@ class Courier:
         found: dict[str, Answer] = {}
         pause = SOONEST
         while order:
-            while waiting and len(sent) + len(found) < self.window:
+            while waiting and len(sent) + len(found) < self.max_in_flight:
                 client, letter = waiting.popleft()
                 problem = self._unreachable(client, nodes)
                 if problem:

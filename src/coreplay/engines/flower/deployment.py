@@ -302,7 +302,7 @@ def submit(config: Config, folder: Path, *, resume: bool = False, observer: Obse
     """
     way = Way.to(config.engine.connection)
     folder = folder.absolute()
-    config = _absolute(config, max(config.engine.clients, way.clients))
+    config = _absolute(config, max(config.engine.min_clients, way.clients))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         app = Path(temporary) / "app"
@@ -349,7 +349,7 @@ def _absolute(config: Config, clients: int) -> Config:
         options["path"] = str(Path(str(options["path"])).absolute())
     changed: dict[str, Any] = {
         "stream": config.stream.model_copy(update={"options": options}),
-        "engine": config.engine.model_copy(update={"clients": clients}),
+        "engine": config.engine.model_copy(update={"min_clients": clients}),
         "baseline": None if config.baseline is None else str(Path(config.baseline).absolute()),
     }
     return config.model_copy(update=changed)

@@ -59,7 +59,7 @@ def _things(config: str, files: tuple[tuple[str, str], ...], data: str | None) -
     given = json.loads(config)
     if data is not None:  # this node's own data instead of the server's
         given["stream"]["options"]["path"] = data
-        given["stream"]["clients"] = None
+        given["stream"]["num_clients"] = None
     given["task"]["options"] |= dict(files)
     made = Config.make(given)
     stream = sample_clients(load(made.stream.source, **made.stream.options), made.stream)

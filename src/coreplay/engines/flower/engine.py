@@ -1,7 +1,7 @@
 """The Flower engine: carries a run to clients that sit on Flower's nodes, simulated or real.
 
 The server knows of each client its name, how many samples it has in each period, and how many it keeps; no more. It
-sums in the order of the local engine, so that both give the same result.
+sums in the order of the other engines, so that both give the same result.
 """
 
 import math
@@ -76,7 +76,7 @@ class FlowerEngine(Rounds):
         Of the run: what clients must share of it, such as the vocabulary, is sent to them once.
     period : int
         The last period whose buffers count: -1 for a new run.
-    window : int
+    max_in_flight : int
         Most letters on their way at once.
     stop : Event, optional
         Set by another thread to end the run.
@@ -90,14 +90,16 @@ class FlowerEngine(Rounds):
         task: Task,
         *,
         period: int = -1,
-        window: int = 64,
+        max_in_flight: int = 64,
         stop: Event | None = None,
     ) -> None:
         place = folder / NUMBER
         if not place.exists():
             write_text(place, uuid.uuid4().hex)
         self._stop = stop or Event()
-        courier = Courier(grid, self._hello, timeout=config.engine.timeout, window=window, stop=self._stop)
+        courier = Courier(
+            grid, self._hello, timeout=config.engine.timeout, max_in_flight=max_in_flight, stop=self._stop
+        )
         number = place.read_text(encoding="utf-8").strip()
         length = contribution_length(config, task.model)
         super().__init__(courier, number, run_name(config), config.engine.quorum, length)
@@ -133,7 +135,7 @@ class FlowerEngine(Rounds):
             if time.monotonic() > until:
                 raise EngineError(
                     f"{len(self.courier.nodes)} clients are there after {patience:g} s instead of "
-                    f"{wanted} (engine.clients): are their SuperNodes running, and do they reach the SuperLink?"
+                    f"{wanted} (engine.min_clients): are their SuperNodes running, and do they reach the SuperLink?"
                     if len(self.courier.nodes) < wanted
                     else f"the clients' data have different numbers of periods ({self._numbers()}), and no number is "
                     "that of most clients: say in the configuration how many there are (periods)"
@@ -224,7 +226,7 @@ class FlowerEngine(Rounds):
         self._until = period - 1
         self.look(watch)
         counts = {client: self.roll.train[client][period] + self._sizes.get(client, 0) for client in clients}
-        groups, largest = deal(counts, self.config.engine.groups), self._weights.largest(counts)
+        groups, largest = deal(counts, self.config.engine.aggregation_groups), self._weights.largest(counts)
         for text in self._weights.warnings(counts):
             watch({"text": text})
         group_of = {client: k for k, group in enumerate(groups) for client in group}

@@ -14,14 +14,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from coreplay import wire
+from coreplay import codec
 from coreplay.engines.flower.shared import SharedArray
 from coreplay.errors import InputError
 
 _HEAD, _VECTOR, ARRAYS = "coreplay", "vector", "arrays"
 _KEPT = ("float32", "float64")
-_FIELDS: dict[str, type] = dict.fromkeys(("act", "run", "client", "dtype"), str)
-_FIELDS |= dict.fromkeys(("period", "round", "length"), int) | {"facts": dict}
+_FIELDS: dict[str, Any] = dict.fromkeys(("act", "run", "client"), str) | dict.fromkeys(("period", "round"), int)
+_FIELDS |= {"facts": dict, "data": bytes, "model": np.float32 | np.float64 | None}
 Model: TypeAlias = NDArray[Any] | ArrayRecord
 
 
@@ -90,16 +90,13 @@ class Letter:
         act, run, period, round = self.stamp
         vector = None if self.model is None else np.ascontiguousarray(self.vector)
         fields = {"act": act, "run": run, "period": period, "round": round, "client": self.client, "facts": self.facts}
-        fields |= {"length": len(self.data), "dtype": "" if vector is None else vector.dtype.str}
-        return wire.pack("letter", fields, self.data + (b"" if vector is None else vector.tobytes()))
+        return codec.pack("letter", fields | {"model": vector, "data": self.data})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Letter":
         """Read what `to_bytes` wrote."""
-        found, payload = wire.unpack(data, "letter", _FIELDS)
-        length, dtype = found.pop("length"), found.pop("dtype")
-        model = wire.numbers(payload[length:], dtype).copy() if dtype else None
-        return cls(**found, model=model, data=bytes(payload[:length]))
+        found = codec.unpack(data, "letter", _FIELDS)
+        return cls(**found | {"model": None if found["model"] is None else found["model"].copy()})
 
     @classmethod
     def from_record(cls, record: RecordDict) -> "Letter":

@@ -41,16 +41,16 @@ class Memory:
         `partition-id` in a simulation).
     budget : int
         How many samples the client may keep.
-    size : int
+    sketch_size : int
         Length of the sketch of a gradient; the same for all clients.
     seed : int
         Seed of the sketch and of the client's random choices; the same for all clients.
     """
 
-    def __init__(self, context: Context, budget: int = 20, *, size: int = 4096, seed: int = 0) -> None:
+    def __init__(self, context: Context, budget: int = 20, *, sketch_size: int = 4096, seed: int = 0) -> None:
         node = Node.read(dict(context.node_config))
         self.client, self._node = node.whose, node
-        self.budget, self.size, self.seed = budget, size, seed
+        self.budget, self.sketch_size, self.seed = budget, sketch_size, seed
         self._folder = path_for(node.state, self.client).with_suffix("")
 
     def join(self, data: Data, period: int) -> dict[str, Tensor]:
@@ -119,7 +119,9 @@ class Memory:
             digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in state.values())).digest()
             if not place.exists() or load_file(place)["mark"].tobytes() != digest:
                 model.load_state_dict(state)
-                matrix: Any = gradient_matrix(model, per_sample_loss, pool, "sketch", size=self.size, seed=self.seed)
+                matrix: Any = gradient_matrix(
+                    model, per_sample_loss, pool, "sketch", size=self.sketch_size, seed=self.seed
+                )
                 rows = np.ascontiguousarray(matrix.rows())
                 with replacing(place, private=True) as temporary:
                     save_file({"rows": rows, "mark": np.frombuffer(digest, np.uint8)}, temporary)
@@ -148,7 +150,7 @@ class Memory:
             kept = 0 if held > letter.period else len(store.load(self.client, at=letter.period - 1).items)
         place = self._folder / str(letter.period) / DIGEST
         same = held != letter.period or not place.exists() or place.read_bytes() == _digest(data)
-        facts = {"budget": self.budget, "pool": _length(data) + kept, "kept": kept, "size": self.size}
+        facts = {"budget": self.budget, "pool": _length(data) + kept, "kept": kept, "size": self.sketch_size}
         return letter.reply(self.client, facts | {"held": held, "same": same, "mark": mark(self._node)})
 
     def _keep(self, letter: Letter, pool: Data, data: Data, indices: Any) -> Letter:

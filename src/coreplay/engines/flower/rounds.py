@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coreplay import wire
+from coreplay import codec
 from coreplay.coordination import Broadcast, Contribution
 from coreplay.coordination.messages import NEVER
 from coreplay.coordination.secure import ImpossibleSumError
@@ -78,7 +78,7 @@ class Rounds:
 
     def _named_badly(self, client: str) -> str:
         try:
-            wire.name(client, "client")
+            codec.check_name(client, "client")
         except InputError as error:
             return str(error)
         return ""

@@ -40,7 +40,7 @@ def simulate(config: Config, folder: Path, prepared: Any, *, resume: bool, obser
     clients = len(prepared.stream.clients)
     given: dict[str, Any] = {"observer": observer, "prepared": prepared, "clients": clients, "stop": stop}
     workers = config.engine.workers or len(os.sched_getaffinity(0))
-    given["window"] = workers + 1  # enough to keep all actors busy
+    given["max_in_flight"] = workers + 1  # enough to keep all actors busy
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:

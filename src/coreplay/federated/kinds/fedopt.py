@@ -15,17 +15,17 @@ class FedAvgM(Algorithm):
 
     Parameters
     ----------
-    rate
+    server_lr
         The learning rate of the server.
     momentum
         The share of the velocity that is kept from round to round.
     """
 
-    rate: float = 1.0
+    server_lr: float = 1.0
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "rate", "momentum")
+        check_not_negative(self, "server_lr", "momentum")
 
     def begin(self, parameters: Vector) -> State:
         """Start at rest."""
@@ -34,18 +34,18 @@ class FedAvgM(Algorithm):
     def update(self, parameters: Vector, change: Vector, state: State) -> tuple[Vector, State]:
         """Move by the velocity, which the change adds to."""
         velocity = self.momentum * state["velocity"] + change
-        return parameters + self.rate * velocity, {"velocity": velocity}
+        return parameters + self.server_lr * velocity, {"velocity": velocity}
 
 
 class _Adaptive(Algorithm):
-    """m ← β₁m + (1 − β₁)Δ, v by the subclass, w ← w + rate · m / (√v + τ)."""
+    """m ← β₁m + (1 − β₁)Δ, v by the subclass, w ← w + server_lr · m / (√v + τ)."""
 
-    rate: float
+    server_lr: float
     beta1: float
     tau: float
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "rate", "beta1", "tau")
+        check_not_negative(self, "server_lr", "beta1", "tau")
 
     def begin(self, parameters: Vector) -> State:
         """Start with no momentum and v = τ²."""
@@ -59,7 +59,7 @@ class _Adaptive(Algorithm):
         """Move along the mean, each coordinate by its own measure."""
         mean = self.beta1 * state["mean"] + (1 - self.beta1) * change
         square = self.square(state["square"], change * change)
-        return parameters + self.rate * mean / (np.sqrt(square) + self.tau), {"mean": mean, "square": square}
+        return parameters + self.server_lr * mean / (np.sqrt(square) + self.tau), {"mean": mean, "square": square}
 
 
 @algorithm("fedadagrad")
@@ -67,7 +67,7 @@ class _Adaptive(Algorithm):
 class FedAdagrad(_Adaptive):
     """FedOpt with Adagrad at the server: v grows by Δ²."""
 
-    rate: float = 0.01
+    server_lr: float = 0.01
     beta1: float = 0.0
     tau: float = 0.001
 
@@ -81,7 +81,7 @@ class FedAdagrad(_Adaptive):
 class FedAdam(_Adaptive):
     """FedOpt with Adam at the server: v is a running mean of Δ²."""
 
-    rate: float = 0.01
+    server_lr: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 0.001
@@ -100,7 +100,7 @@ class FedAdam(_Adaptive):
 class FedYogi(_Adaptive):
     """FedOpt with Yogi at the server: v moves towards Δ² by steps of the size of Δ²."""
 
-    rate: float = 0.01
+    server_lr: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 0.001

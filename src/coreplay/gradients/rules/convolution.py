@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coreplay.gradients.factors import Dense, Factor, Outer, sum_by_owner
-from coreplay.gradients.rules.registry import Rows, layer_rule
+from coreplay.gradients.rules import LayerRows, layer_rule
 
 _TOGETHER = 1 << 24  # patch numbers unfolded at a time
 
@@ -17,7 +17,7 @@ def _row_dims(module: nn.Conv1d | nn.Conv2d) -> tuple[int, int]:
 
 
 @layer_rule(nn.Conv1d, nn.Conv2d, row_dims=_row_dims)
-def convolution(module: nn.Conv1d | nn.Conv2d, parameter: str, rows: Rows) -> Factor:
+def convolution(module: nn.Conv1d | nn.Conv2d, parameter: str, rows: LayerRows) -> Factor:
     """Weight: output gradients times input patches; bias: output gradients, summed over positions."""
     grads = rows.grads.flatten(2)
     if parameter == "bias":

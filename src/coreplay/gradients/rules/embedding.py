@@ -3,7 +3,7 @@
 from torch import nn
 
 from coreplay.gradients.factors import Factor, Lookup
-from coreplay.gradients.rules.registry import Rows, layer_rule
+from coreplay.gradients.rules import LayerRows, layer_rule
 
 
 def _plain(module: nn.Embedding) -> bool:
@@ -11,7 +11,7 @@ def _plain(module: nn.Embedding) -> bool:
 
 
 @layer_rule(nn.Embedding, row_dims=lambda module: (0, 1), accepts=_plain)
-def embedding(module: nn.Embedding, parameter: str, rows: Rows) -> Factor:
+def embedding(module: nn.Embedding, parameter: str, rows: LayerRows) -> Factor:
     """Table: output gradients at the ids looked up; the padding id receives none."""
     if module.padding_idx is None:
         return Lookup(rows.inputs, rows.grads, rows.owner)

@@ -3,11 +3,11 @@
 from torch import nn
 
 from coreplay.gradients.factors import Factor, Outer
-from coreplay.gradients.rules.registry import Rows, layer_rule
+from coreplay.gradients.rules import LayerRows, layer_rule
 
 
 @layer_rule(nn.Linear, row_dims=lambda module: (1, 1))
-def linear(module: nn.Linear, parameter: str, rows: Rows) -> Factor:
+def linear(module: nn.Linear, parameter: str, rows: LayerRows) -> Factor:
     """Weight: output gradients times inputs; bias: output gradients."""
     if parameter == "bias":
         return rows.total(rows.grads)

@@ -20,7 +20,7 @@ from coreplay.errors import InputError
 from coreplay.files import read_text
 from coreplay.tasks.api import task
 from coreplay.tasks.base import Batch, Task
-from coreplay.tasks.bert import Size, check_start, fresh, pretrained
+from coreplay.tasks.bert import Size, check_start, fresh, load_pretrained
 from coreplay.tasks.encoder import hidden_at
 from coreplay.tasks.masking import EVALUATION, IGNORED, mask
 from coreplay.tasks.metrics import Metric, exponential
@@ -33,19 +33,22 @@ class MaskedLM(Task):
     metric = Metric("perplexity", lower_is_better=True, finish=exponential, compared_by_ratio=True)
     batch_first = True
 
-    def __init__(self, vocabulary: Vocabulary, size: Size, share: float, start: str | None) -> None:
-        if not 0 < share < 1:
-            raise InputError(f"share, of the pieces that are masked, must be between 0 and 1: got {share}")
-        self.vocabulary, self.size, self.share, self.start = vocabulary, size, share, start
+    def __init__(self, vocabulary: Vocabulary, size: Size, mask_probability: float, pretrained: str | None) -> None:
+        if not 0 < mask_probability < 1:
+            raise InputError(f"mask_probability must be between 0 and 1: got {mask_probability}")
+        self.vocabulary, self.size = vocabulary, size
+        self.mask_probability, self.pretrained = mask_probability, pretrained
 
     def model(self, seed: int) -> nn.Module:
         """Return a BERT with a masked-language head."""
         from transformers import BertForMaskedLM
 
-        if self.start is None:
+        if self.pretrained is None:
             pad = {"pad_token_id": self.vocabulary.pad}
             return fresh(BertForMaskedLM, self.size.config(len(self.vocabulary), **pad), seed)
-        model: nn.Module = pretrained(BertForMaskedLM, self.start, len(self.vocabulary), seed, is_decoder=False)
+        model: nn.Module = load_pretrained(
+            BertForMaskedLM, self.pretrained, len(self.vocabulary), seed, is_decoder=False
+        )
         return model
 
     def files(self) -> dict[str, str]:
@@ -54,19 +57,19 @@ class MaskedLM(Task):
 
     def lengths(self, samples: Samples) -> NDArray[np.int64]:
         """Return the number of pieces of each sample."""
-        return self.vocabulary.lengths(samples.texts, self.size.longest)
+        return self.vocabulary.lengths(samples.texts, self.size.max_length)
 
     def collate(self, samples: Samples, view: int | None = None) -> Batch:
         """Encode and mask: by (view, sample) in training, always the same in evaluation."""
         words = self.vocabulary
-        ids, there = words.encode(samples.texts, self.size.longest)
+        ids, there = words.encode(samples.texts, self.size.max_length)
         inner = there & (ids != words.cls) & (ids != words.sep)
         masked = mask(
             ids,
             inner,
             samples.ids,
             view=EVALUATION if view is None else view,
-            share=self.share,
+            share=self.mask_probability,
             mask_id=words.mask,
             words=range(words.mask + 1, len(words)),
         )
@@ -113,7 +116,7 @@ class MaskedLM(Task):
 
     def largest_weight(self) -> float:
         """Return how many pieces of the longest sample are masked."""
-        return max(1.0, math.floor(self.share * self.size.longest + 0.5))
+        return max(1.0, math.floor(self.mask_probability * self.size.max_length + 0.5))
 
 
 @task("masked_lm")
@@ -123,58 +126,64 @@ def masked_lm(
     vocabulary: str | Path | None = None,
     vocabulary_size: int | None = None,
     vocabulary_text: str | Path | None = None,
-    start: str | None = None,
-    share: float = 0.15,
-    layers: int | None = None,
-    hidden: int | None = None,
-    heads: int | None = None,
-    feed_forward: int | None = None,
-    longest: int = 64,
+    pretrained: str | None = None,
+    mask_probability: float = 0.15,
+    num_layers: int | None = None,
+    hidden_size: int | None = None,
+    num_heads: int | None = None,
+    intermediate_size: int | None = None,
+    max_length: int = 64,
     dropout: float | None = None,
 ) -> MaskedLM:
     """Guess masked pieces of sentences (perplexity); TinyBERT by default.
 
-    Options of a new model can't be given beside `start`.
+    Options of a new model can't be given together with `pretrained`.
 
     Parameters
     ----------
     stream
         Texts.
     vocabulary
-        A vocab.txt, tokenizer.json, model folder or Hub name. By default that of `start`, or else a WordPiece
+        A vocab.txt, tokenizer.json, model folder or Hub name. By default that of `pretrained`, or else a WordPiece
         vocabulary that is trained.
     vocabulary_size
         Pieces of a vocabulary that is trained; 8192 by default.
     vocabulary_text
         A file whose lines the vocabulary is trained on; by default the first period's training texts.
-    start
-        A local folder or a Hub name with a BERT; by default a random start.
-    share
-        The share of the pieces of a sentence that are masked, at least one piece.
-    layers
+    pretrained
+        A local folder or a Hub name with a BERT model to start from; by default a random initialization.
+    mask_probability
+        The fraction of the pieces of a sentence that are masked, at least one piece.
+    num_layers
         Layers of a new model; 4 by default.
-    hidden
+    hidden_size
         Length of the hidden states of a new model; 312 by default.
-    heads
+    num_heads
         Attention heads of a new model; 12 by default.
-    feed_forward
+    intermediate_size
         Length of the feed-forward part of a new model; 1200 by default.
-    longest
-        Pieces of a sentence that are used.
+    max_length
+        The largest number of pieces of a sentence; the rest is cut off.
     dropout
         Dropout of a new model; 0.1 by default.
     """
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "feed_forward": feed_forward, "dropout": dropout}
-    if start is not None:
-        check_start(start, **sizes, vocabulary_size=vocabulary_size, vocabulary_text=vocabulary_text)
+    sizes = {
+        "num_layers": num_layers,
+        "hidden_size": hidden_size,
+        "num_heads": num_heads,
+        "intermediate_size": intermediate_size,
+        "dropout": dropout,
+    }
+    if pretrained is not None:
+        check_start(pretrained, **sizes, vocabulary_size=vocabulary_size, vocabulary_text=vocabulary_text)
     pieces = PIECES if vocabulary_size is None else vocabulary_size
     if vocabulary is not None:
         words = Vocabulary.loaded(vocabulary)
-    elif start is not None:
-        words = Vocabulary.loaded(start, "start")
+    elif pretrained is not None:
+        words = Vocabulary.loaded(pretrained, "pretrained")
     elif vocabulary_text is not None:
         words = Vocabulary.trained(read_text(vocabulary_text, "text", "vocabulary_text").split("\n"), pieces)
     else:
         first = int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])
         words = Vocabulary.trained(stream.of_period(first).texts, pieces)
-    return MaskedLM(words, Size.of(**sizes, longest=longest), share, start)
+    return MaskedLM(words, Size.of(**sizes, max_length=max_length), mask_probability, pretrained)

@@ -13,7 +13,7 @@ from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.tasks.api import task
 from coreplay.tasks.base import Batch, Task
-from coreplay.tasks.bert import Size, check_start, fresh, pretrained
+from coreplay.tasks.bert import Size, check_start, fresh, load_pretrained
 from coreplay.tasks.kinds.image_classification import known_labels
 from coreplay.tasks.metrics import Metric
 from coreplay.tasks.vocabulary import PIECES, Vocabulary
@@ -25,18 +25,18 @@ class TextClassification(Task):
     metric = Metric("accuracy", lower_is_better=False)
     batch_first = True
 
-    def __init__(self, vocabulary: Vocabulary, classes: int, size: Size, start: str | None) -> None:
-        self.vocabulary, self.classes, self.size, self.start = vocabulary, classes, size, start
+    def __init__(self, vocabulary: Vocabulary, classes: int, size: Size, pretrained: str | None) -> None:
+        self.vocabulary, self.classes, self.size, self.pretrained = vocabulary, classes, size, pretrained
 
     def model(self, seed: int) -> nn.Module:
         """Return a BERT with a classification head."""
         from transformers import BertForSequenceClassification
 
         words, labels = len(self.vocabulary), {"num_labels": self.classes}
-        if self.start is None:
+        if self.pretrained is None:
             config = self.size.config(words, pad_token_id=self.vocabulary.pad, **labels)
             return fresh(BertForSequenceClassification, config, seed)
-        model: nn.Module = pretrained(BertForSequenceClassification, self.start, words, seed, **labels)
+        model: nn.Module = load_pretrained(BertForSequenceClassification, self.pretrained, words, seed, **labels)
         return model
 
     def files(self) -> dict[str, str]:
@@ -45,12 +45,12 @@ class TextClassification(Task):
 
     def lengths(self, samples: Samples) -> NDArray[np.int64]:
         """Return the number of pieces of each sample."""
-        return self.vocabulary.lengths(samples.texts, self.size.longest)
+        return self.vocabulary.lengths(samples.texts, self.size.max_length)
 
     def collate(self, samples: Samples, view: int | None = None) -> Batch:
         """Encode texts and labels."""
         labels = known_labels(samples)
-        ids, there = self.vocabulary.encode(samples.texts, self.size.longest)
+        ids, there = self.vocabulary.encode(samples.texts, self.size.max_length)
         arrays = {
             "input_ids": ids,
             "attention_mask": there.astype(np.int64),
@@ -86,26 +86,32 @@ def text_classification(
     *,
     vocabulary: str | Path | None = None,
     vocabulary_size: int | None = None,
-    start: str | None = None,
-    layers: int | None = None,
-    hidden: int | None = None,
-    heads: int | None = None,
-    feed_forward: int | None = None,
-    longest: int = 64,
+    pretrained: str | None = None,
+    num_layers: int | None = None,
+    hidden_size: int | None = None,
+    num_heads: int | None = None,
+    intermediate_size: int | None = None,
+    max_length: int = 64,
     dropout: float | None = None,
 ) -> TextClassification:
     """Find the label (intent) of a sentence (accuracy); TinyBERT by default."""
     if not stream.label_names:
         raise InputError("text_classification needs a stream with labels: name a column with columns={'label': ...}")
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "feed_forward": feed_forward, "dropout": dropout}
-    if start is not None:
-        check_start(start, **sizes, vocabulary_size=vocabulary_size)
+    sizes = {
+        "num_layers": num_layers,
+        "hidden_size": hidden_size,
+        "num_heads": num_heads,
+        "intermediate_size": intermediate_size,
+        "dropout": dropout,
+    }
+    if pretrained is not None:
+        check_start(pretrained, **sizes, vocabulary_size=vocabulary_size)
     if vocabulary is not None:
         words = Vocabulary.loaded(vocabulary)
-    elif start is not None:
-        words = Vocabulary.loaded(start, "start")
+    elif pretrained is not None:
+        words = Vocabulary.loaded(pretrained, "pretrained")
     else:
         first = int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])
         pieces = PIECES if vocabulary_size is None else vocabulary_size
         words = Vocabulary.trained(stream.of_period(first).texts, pieces)
-    return TextClassification(words, len(stream.label_names), Size.of(**sizes, longest=longest), start)
+    return TextClassification(words, len(stream.label_names), Size.of(**sizes, max_length=max_length), pretrained)

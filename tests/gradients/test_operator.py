@@ -8,10 +8,8 @@ from torch.nn import functional
 
 from coreplay import InputError, gradient_matrix
 from coreplay.gradients import gram as gram_module
-from coreplay.gradients.built import built_gram
 from coreplay.gradients.factors import Lookup, Outer, merge
-from coreplay.gradients.gram import Side, prefer_pairs
-from coreplay.gradients.pairs import pair_gram
+from coreplay.gradients.gram import Side, built_gram, pair_gram, prefer_pairs
 
 
 class Tagger(nn.Module):

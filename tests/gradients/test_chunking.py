@@ -8,11 +8,9 @@ from torch import nn
 
 from coreplay.errors import InputError
 from coreplay.gradients import gradient_matrix
-from coreplay.gradients.autograph import parameter_edges
-from coreplay.gradients.owners import MOST_SAMPLES, find_owners, signatures
-from coreplay.gradients.passes import Passes
-from coreplay.gradients.problem import Problem
-from coreplay.gradients.selected import select_parameters
+from coreplay.gradients.chunking import Passes
+from coreplay.gradients.problem import Problem, select_parameters
+from coreplay.gradients.recorder import MOST_SAMPLES, find_owners, parameter_edges, signatures
 
 
 def test_signatures_identify_every_sample_even_of_tiny_gradients():
@@ -61,7 +59,7 @@ def test_less_memory_means_fewer_samples_together():
     assert sizes[0] < sizes[1] < sizes[2] == MOST_SAMPLES
 
 
-def test_pools_of_shapes_that_were_looked_at_need_no_look():
+def test_pools_of_probed_shapes_are_not_probed_again():
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
     calls = []
 
@@ -69,31 +67,31 @@ def test_pools_of_shapes_that_were_looked_at_need_no_look():
         calls.append(len(batch))
         return model(batch).square().sum(dim=tuple(range(1, batch.dim())))
 
-    looks = {}
+    probed = {}
 
     def made(*shape):
         calls.clear()
         batch = torch.randn(*shape)
-        matrix = gradient_matrix(model, loss, batch, looks=looks, batch_first=True)
+        matrix = gradient_matrix(model, loss, batch, probe_cache=probed, batch_first=True)
         expected = gradient_matrix(model, loss, batch, "dense").gram()
         torch.testing.assert_close(torch.tensor(matrix.gram()), torch.tensor(expected), rtol=1e-4, atol=1e-5)
         return calls[: calls.index(shape[0])]  # what was looked at before the whole pool
 
     made(2, 4)
-    assert looks == {}  # too small a pool to tell whether samples are independent
+    assert probed == {}  # too small a pool to tell whether samples are independent
     assert made(5, 4) == [3, 2]
     assert made(7, 4) == []
     assert made(7, 3, 4) == [3, 2]  # other shapes
-    assert len(looks) == 2
+    assert len(probed) == 2
 
     def mixed(model, batch):
         return loss(model, batch - batch.mean(dim=0))
 
-    looks.clear()
-    gradient_matrix(model, mixed, torch.randn(1, 4), looks=looks)
+    probed.clear()
+    gradient_matrix(model, mixed, torch.randn(1, 4), probe_cache=probed)
     with pytest.raises(InputError, match="depends on the other samples"):
-        gradient_matrix(model, mixed, torch.randn(6, 4), looks=looks)
-    assert looks == {}
+        gradient_matrix(model, mixed, torch.randn(6, 4), probe_cache=probed)
+    assert probed == {}
 
 
 def test_nothing_of_a_pass_outlives_the_matrix():

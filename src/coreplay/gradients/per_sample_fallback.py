@@ -1,26 +1,47 @@
-"""Modules without a rule (LSTM, GRU, attention, your own): torch.func on that module and its parameters only.
+"""Gradients without a layer rule: torch.func for one module, or plain autograd for one sample after the other.
 
-The module is called again on one sample at a time, and its vector-Jacobian product with the sample's output
-gradient is the sample's gradient: all samples at once under `vmap` where the module allows that, else in a
-loop. Which dimension holds the samples is inferred, so the caller checks the sum of the result.
+*Functional*: a module without a rule (LSTM, GRU, attention, your own) is called again on one sample at a time, and its
+vector-Jacobian product with the sample's output gradient is the sample's gradient: all samples at once under `vmap`
+where the module allows that, else in a loop. Which dimension holds the samples is inferred, so the caller checks the
+sum of the result. *Autograd*: the definition that everything else must agree with.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, vjp, vmap
 
-from coreplay.gradients.calls import OtherCall
 from coreplay.gradients.factors import Dense, Factor
-from coreplay.gradients.owners import find_owners
-from coreplay.gradients.trees import rebuild, tensors_in
+from coreplay.gradients.problem import Problem, rebuild, tensors_in
+from coreplay.gradients.recorder import FunctionalCall, find_owners
 
 
-def gradients_of_other(
-    call: OtherCall, plain: list[Tensor | None], signed: list[Tensor | None], n: int, promised: bool = False
+def per_sample_autograd(problem: Problem, start: int, stop: int, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return the named parameters' gradients, (samples, numel), by one backward pass per sample.
+
+    Parameters that none of the losses depends on are left out.
+    """
+    parameters = {name: problem.selected.parameters[name] for name in names}
+    result: dict[str, Tensor] = {}
+    for i in range(start, stop) if parameters else ():
+        losses = problem.losses(i, i + 1)
+        if not losses.requires_grad:
+            continue
+        found = torch.autograd.grad(losses.sum(), list(parameters.values()), allow_unused=True)
+        for name, gradient in zip(parameters, found, strict=True):
+            if gradient is not None:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                if name not in result:
+                    result[name] = dense.new_zeros(stop - start, dense.numel())
+                result[name][i - start] = dense.detach().flatten()
+    return result
+
+
+def functional_fallback(
+    call: FunctionalCall, plain: list[Tensor | None], signed: list[Tensor | None], n: int, promised: bool = False
 ) -> dict[str, Factor] | None:
     """Return the gradients of the call's parameters by name, or None if samples cannot be told apart."""
     places, grads = [], []

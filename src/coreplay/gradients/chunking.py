@@ -1,6 +1,6 @@
 """Passes over a pool in chunks: how many samples at a time, and whether they are independent at all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -8,16 +8,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from coreplay.errors import InputError
-from coreplay.gradients.calls import OtherCall
 from coreplay.gradients.capture import capture, forward
-from coreplay.gradients.factors import Chunk
-from coreplay.gradients.norms import squared_norms
-from coreplay.gradients.owners import MOST_SAMPLES
-from coreplay.gradients.problem import Problem, check_finite
-from coreplay.gradients.trees import arrays_in
-from coreplay.gradients.undisturbed import undisturbed
+from coreplay.gradients.factors import Chunk, squared_norms
+from coreplay.gradients.problem import Problem, arrays_in, check_gradients_finite, check_reached, frozen_state
+from coreplay.gradients.recorder import MOST_SAMPLES, FunctionalCall
 
-_PROBE = 2  # samples that tell what a sample costs; two, so that a mixture of samples shows
+_PROBE = 2  # samples that are probed; two, so that a mixture of samples shows
 _SHARE = 4  # the chunk at work may take this fraction of the memory limit
 _WORKING_SET = 400 * 2**20  # beyond this, larger chunks are slower: every allocation means fresh pages
 
@@ -25,16 +21,16 @@ _WORKING_SET = 400 * 2**20  # beyond this, larger chunks are slower: every alloc
 class Passes:
     """Computes the factors of a pool chunk by chunk, as often as they are needed.
 
-    A first look at two samples tells the memory that a sample takes, hence how many go together; their losses
-    must come out the same among others, else the samples are not independent and have no own gradients. Samples of
-    these shapes are not looked at again where the problem remembers looks.
+    Probing two samples shows the memory that a sample takes, hence how many go together. Their losses must not change
+    in the company of others, else the samples are not independent and have no gradients of their own. What probing
+    showed is kept in the problem's `probe_cache`, by the shapes of a sample.
     """
 
     def __init__(self, problem: Problem, memory_limit: int) -> None:
         self.problem = problem
         self.expand = True
         self._versions = self._current_versions()
-        with undisturbed(problem.model):
+        with frozen_state(problem.model):
             self.ranges = self._plan(memory_limit)
 
     @contextmanager
@@ -45,18 +41,26 @@ class Passes:
                 "the model has changed since its gradient matrix was made, and the pool is too large for "
                 "memory_limit to have kept everything: make the matrix again, or raise memory_limit"
             )
-        with undisturbed(self.problem.model):
+        with frozen_state(self.problem.model):
             yield
 
     def chunk(self, start: int, stop: int) -> Chunk:
         """Return the factors of the samples `start` up to `stop`."""
         return capture(self.problem, start, stop, self.expand)
 
-    def norms(self, chunk: Chunk) -> Tensor:
-        """Return the gradient norms of a chunk, checked to be finite."""
-        norms = squared_norms(chunk).sqrt()
-        check_finite(norms, chunk.start, "gradient", "the loss is finite there but has no derivative; smooth it")
-        return norms
+    def first_pass(self, use: Callable[[Chunk], None]) -> Tensor:
+        """Hand every chunk of the pool to `use` and return the norms of all gradients, checked to be finite."""
+        norms, reached = [], False
+        with self.visit():
+            for start, stop in self.ranges:
+                chunk = self.chunk(start, stop)
+                norms.append(squared_norms(chunk).sqrt())
+                check_gradients_finite(norms[-1], start)
+                reached |= chunk.reached
+                use(chunk)
+                del chunk  # before the next one is made
+        check_reached(reached)
+        return torch.cat(norms)
 
     def _current_versions(self) -> list[tuple[int, int]]:
         return [(parameter.data_ptr(), parameter._version) for parameter in self.problem.model.parameters()]
@@ -64,12 +68,12 @@ class Passes:
     def _plan(self, memory_limit: int) -> list[tuple[int, int]]:
         n = self.problem.n
         shapes = tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in arrays_in(self.problem.batch))
-        if shapes in self.problem.looks:
-            taken, self.expand = self.problem.looks[shapes]
+        if shapes in self.problem.probe_cache:
+            taken, self.expand = self.problem.probe_cache[shapes]
         else:
             taken = self._bytes_each()
             if n > _PROBE:  # else there were no others among which losses had to come out the same
-                self.problem.looks[shapes] = (taken, self.expand)
+                self.problem.probe_cache[shapes] = (taken, self.expand)
         each = 2 * taken
         if each > memory_limit:
             raise InputError(
@@ -110,8 +114,8 @@ class Passes:
         with _saved_bytes() as saved:
             seen = forward(self.problem, 0, probe, self.expand)
         held = sum(size for place, size in saved.items() if place not in self.problem.storages)
-        others = {name for call in seen.calls if isinstance(call, OtherCall) for name in call.parameters.values()}
-        built = sum(self.problem.selected.parameters[name].nbytes for name in seen.alone | others)
+        others = {name for call in seen.calls if isinstance(call, FunctionalCall) for name in call.parameters.values()}
+        built = sum(self.problem.selected.parameters[name].nbytes for name in seen.unclaimed | others)
         return (held + 2 * seen.nbytes) // probe + built, seen.losses.detach()  # both backward passes
 
 
