@@ -311,5 +311,5 @@ def test_a_few_bytes_do_not_ask_for_gigabytes(originals, tmp_path):
         f'"federated.{name}" = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n' for name in ("rounds", "epochs", "max_grad_norm")
     )
     (tmp_path / "sweep.toml").write_text('strategies = ["none", "uniform"]\n' + plan)
-    with pytest.raises(InputError, match="it asks for more than 10000 runs"):
+    with pytest.raises(InputError, match="the plan has more than 10000 runs"):
         Sweep.load(tmp_path / "sweep.toml")

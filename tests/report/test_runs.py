@@ -175,7 +175,7 @@ def test_many_differences_are_named_by_what_says_most(runs, tmp_path):
         path = tmp_path / name / "config.toml"
         path.write_text(Config.load(path, change | {"task.options.max_length": 16 + len(change)}).toml())
     (_, other) = group_runs(load_runs([tmp_path])[0])
-    assert other.name == "task.options.max_length = 19, federated.max_grad_norm = 2.0, federated.epochs = 2, and 1 more"
+    assert other.name == "task.options.max_length = 19, federated.epochs = 2, federated.max_grad_norm = 2.0, and 1 more"
 
 
 def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):

@@ -1,9 +1,9 @@
 """A sweep: many runs that differ in strategy, budget, seed, or anything else of the configuration.
 
 A seed determines the initial model, the batches, the masks and the client sampling per round. If `stream.num_clients`
-asks for a sample of the clients, it determines that sample too. Strategies are therefore compared seed by seed, on the same
-clients, batches and masks. Shared work is done once: a strategy that ignores the budget runs once for all budgets, and
-the first period, in which no client has a buffer yet, is trained once for all strategies and budgets.
+asks for a sample of the clients, it determines that sample too. Strategies are therefore compared seed by seed, on the
+same clients, batches and masks. Shared work is done once: a strategy that ignores the budget runs once for all budgets,
+and the first period, in which no client has a buffer yet, is trained once for all strategies and budgets.
 """
 
 import hashlib
