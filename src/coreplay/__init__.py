@@ -13,37 +13,55 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from coreplay.coordination import coordinate as coordinate
     from coreplay.coordination import coordination_methods as coordination_methods
+    from coreplay.coordination.method import coordination_method as coordination_method
+    from coreplay.data import source as source
     from coreplay.engines import run as run
     from coreplay.errors import InputError as InputError
     from coreplay.federated import Config as Config
+    from coreplay.federated.algorithm import algorithm as algorithm
+    from coreplay.federated.algorithm import algorithms as algorithms
     from coreplay.gradients import gradient_matrix as gradient_matrix
     from coreplay.selection import objective as objective
     from coreplay.selection import select as select
+    from coreplay.selection import selector as selector
     from coreplay.selection import selectors as selectors
+    from coreplay.tasks import task as task
 
 _HOMES = {
     "Config": "coreplay.federated",
     "InputError": "coreplay.errors",
+    "algorithm": "coreplay.federated.algorithm",
+    "algorithms": "coreplay.federated.algorithm",
     "coordinate": "coreplay.coordination",
+    "coordination_method": "coreplay.coordination.method",
     "coordination_methods": "coreplay.coordination",
     "gradient_matrix": "coreplay.gradients",
     "objective": "coreplay.selection",
     "run": "coreplay.engines",
     "select": "coreplay.selection",
+    "selector": "coreplay.selection",
     "selectors": "coreplay.selection",
+    "source": "coreplay.data",
+    "task": "coreplay.tasks",
 }
 
 __all__ = [
     "Config",
     "InputError",
     "__version__",
+    "algorithm",
+    "algorithms",
     "coordinate",
+    "coordination_method",
     "coordination_methods",
     "gradient_matrix",
     "objective",
     "run",
     "select",
+    "selector",
     "selectors",
+    "source",
+    "task",
 ]
 
 

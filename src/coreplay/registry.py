@@ -1,27 +1,39 @@
-"""A registry: one new file and one decorator add a selector, a layer rule or a task."""
+"""Registries: one file and one decorator add a selector, a task, a source or anything else that has a name."""
 
 import inspect
 import pkgutil
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, Generic, TypeVar, get_type_hints
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from coreplay.errors import InputError, unknown
-from coreplay.kinds import check_kind
+from coreplay.validation import check_value, type_hints
+
+ENTRY_POINTS = "coreplay.plugins"  # the group by which an installed package offers its own
 
 F = TypeVar("F", bound=Callable[..., Any])
 own: dict[tuple[str, str], str] = {}  # the kind and name of what is registered outside this package: its module
+origins: dict[str, str] = {}  # the files from which modules were loaded as plugins
+_registries: WeakSet["Registry[Any]"] = WeakSet()
+_offered = False  # whether installed packages were asked
+
+
+class PluginWarning(UserWarning):
+    """A plugin does not do what plugins are for; the rest goes on without it."""
 
 
 class Registry(Generic[F]):
     """Named functions of one kind; the first line of a function's docstring is its description.
 
-    `home` is the package whose modules register our own on import; they are imported when somebody first asks.
+    `home` is the package whose modules register our own on import; they are imported on first use.
 
     >>> greetings = Registry("greeting")
     >>> @greetings.register("hello")
-    ... def hello(name, *, loud=False):
+    ... def hello(name, *, loud: bool = False):
     ...     "Say hello."
     ...     return f"hello {name}" + "!" * loud
     >>> greetings.descriptions()
@@ -34,25 +46,36 @@ class Registry(Generic[F]):
         self.kind = kind
         self._home = home
         self._entries: dict[str, F] = {}
+        _registries.add(self)
 
     @property
     def _known(self) -> dict[str, F]:
+        self._load_home()
+        _load_entry_points()
+        return self._entries
+
+    def _load_home(self) -> None:
         if self._home is not None:
             package = import_module(self._home)
             for module in pkgutil.iter_modules(package.__path__):
                 import_module(f"{package.__name__}.{module.name}")
             self._home = None
-        return self._entries
 
     def register(self, name: str) -> Callable[[F], F]:
         """Decorate a function to make it known under `name`."""
 
         def decorate(function: F) -> F:
-            if name in self._entries:
-                raise InputError(f"{self.kind} {name!r} is registered twice: choose another name")
+            module = function.__module__
+            outside = module.partition(".")[0] != "coreplay"
+            if outside:
+                self._load_home()  # a name of ours is refused here, and not when ours are loaded
+            if name in self._entries and not _same_cell(self._entries[name], function):
+                known = self._entries[name].__module__
+                whose = f"plugin {origins[known]!r}" if known in origins else f"module {known!r}"
+                raise InputError(f"{self.kind} {name!r} is known already, from {whose}: choose another name")
             self._entries[name] = function
-            if function.__module__.partition(".")[0] != "coreplay":
-                own[self.kind, name] = function.__module__
+            if outside:
+                own[self.kind, name] = module
             return function
 
         return decorate
@@ -71,19 +94,30 @@ class Registry(Generic[F]):
         return {name: (inspect.getdoc(f) or "").partition("\n")[0] for name, f in self._known.items()}
 
     def options(self, name: str, given: Mapping[str, Any], *, complete: bool = True) -> dict[str, Any]:
-        """Check that each option is a keyword-only parameter of the entry and fits it, and none needed is missing.
+        """Return options as the entry's annotations want them.
 
-        What is not `complete` yet may lack some.
+        Each must be a keyword-only parameter of the entry, and none that it needs may be missing unless the options are
+        not `complete` yet.
         """
-        known, kinds = _keywords(self[name]), _annotations(self[name])
+        known, types = _keywords(self[name]), type_hints(self[name])
+        owner = f" of {self.kind} {name!r}"
+        checked = {}
         for option, value in given.items():
             if option not in known:
-                raise unknown("option", option, known, of=f" of {self.kind} {name!r}")
-            check_kind(option, value, kinds.get(option, Any), f" (an option of {self.kind} {name!r})")
+                raise unknown("option", option, known, of=owner)
+            checked[option] = check_value(value, types.get(option, Any), f"option {option!r}{owner}")
         for option, needed in known.items():
             if complete and needed and option not in given:
                 raise InputError(f"{self.kind} {name!r} needs the option {option!r}: give it a value")
-        return dict(given)
+        return checked
+
+    def make(self, name: str, given: Mapping[str, Any]) -> Any:
+        """Make an entry that is a class with its options; what its own check refuses is an `InputError`."""
+        options = self.options(name, given)
+        try:
+            return self[name](**options)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{self.kind} {name!r}: {error}") from None
 
 
 @cache
@@ -93,10 +127,30 @@ def _keywords(entry: Callable[..., Any]) -> dict[str, bool]:
     return {p.name: p.default is p.empty for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-@cache
-def _annotations(entry: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's or a class's parameters, as far as they can be resolved."""
-    try:
-        return get_type_hints(vars(entry).get("__init__", entry) if isinstance(entry, type) else entry)
-    except (NameError, TypeError):
-        return {}
+def _same_cell(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Return whether a function replaces its earlier self, because a notebook cell was run again."""
+    return old.__module__ == new.__module__ == "__main__" and old.__qualname__ == new.__qualname__
+
+
+def forget(module: str) -> None:
+    """Take back what a module has registered, because the rest of it could not be imported."""
+    for registry in _registries:
+        for name in [name for name, entry in registry._entries.items() if entry.__module__ == module]:
+            del registry._entries[name], own[registry.kind, name]
+
+
+def _load_entry_points() -> None:
+    """Import what installed packages offer, once; a broken package is named and left out."""
+    global _offered  # noqa: PLW0603  once per process
+    if _offered:
+        return
+    _offered = True
+    for point in entry_points(group=ENTRY_POINTS):
+        package = point.dist.name if point.dist is not None else point.value
+        try:
+            point.load()
+        except Exception as error:  # whatever is wrong with somebody's package
+            what = f"plugin {point.name!r} of the installed package {package!r} can't be loaded"
+            warnings.warn(
+                f"{what}: {type(error).__name__}: {error}; repair or uninstall it", PluginWarning, stacklevel=2
+            )

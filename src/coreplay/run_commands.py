@@ -16,6 +16,10 @@ from coreplay.errors import InputError
 if TYPE_CHECKING:
     from coreplay.federated import Config
 
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", help="A .py file or module of your own with selectors, tasks and such. Repeatable."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, from its last checkpoint.")]
 
 
@@ -35,6 +39,7 @@ def run(
     connection: Annotated[
         str | None, typer.Option(help="flower: folder of `coreplay flower up`, or a connection's name.")
     ] = None,
+    plugin: Plugins = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the configuration as resolved, with comments, and stop.")
     ] = False,
@@ -56,11 +61,11 @@ def run(
     changes |= {"engine.name": engine} if engine is not None else {}
     changes |= {"engine.connection": connection} if connection is not None else {}
     if resume:
-        config, folder = _resumed(file, output, preset, changes)
+        config, folder = _resumed(file, output, preset, changes, plugin or [])
     else:
         from coreplay.engines.api import default_name
 
-        config = _config(file, preset, changes)
+        config = _config(file, preset, changes, plugin or [])
         folder = output or Path("runs") / default_name(config)
     if print_config:
         echo(config.toml(), nl=False)
@@ -81,19 +86,22 @@ def run(
         echo(f"written: {folder}")
 
 
-def _config(file: Path | None, preset: str | None, changes: dict[str, Any]) -> "Config":
+def _config(file: Path | None, preset: str | None, changes: dict[str, Any], plugins: list[str]) -> "Config":
     from coreplay.federated import Config
 
     if (file is None) == (preset is None):
         raise InputError("name a configuration file, or a preset with --preset small (not both)")
-    return Config.load(file, changes) if file is not None else Config.make({"preset": preset}, changes)
+    if file is not None:
+        return Config.load(file, changes, plugins=plugins)
+    return Config.make({"preset": preset}, changes, plugins=plugins)
 
 
 def _resumed(
-    file: Path | None, output: Path | None, preset: str | None, changes: dict[str, Any]
+    file: Path | None, output: Path | None, preset: str | None, changes: dict[str, Any], plugins: list[str]
 ) -> tuple["Config", Path]:
     """Find the run to go on with. It keeps its configuration, except for the engine."""
     from coreplay.federated import RunFolder
+    from coreplay.plugins import check_same_plugins
 
     if file is not None and file.is_dir() and output is not None:
         raise InputError(f"two folders to go on with: {str(file)!r} and {str(output)!r}; name one")
@@ -102,16 +110,17 @@ def _resumed(
     if given is not None or preset is not None:
         from coreplay.engines.api import default_name
 
-        wanted = _config(given, preset, changes)
+        wanted = _config(given, preset, changes, plugins)
         folder = folder or Path("runs") / default_name(wanted)
     elif folder is None:
         raise InputError("--resume needs the folder of a run: coreplay run --resume runs/NAME")
     kept = RunFolder.open(folder).config()
     if given is None and preset is None:
-        wanted = type(kept).make(kept.model_dump(), changes)
+        wanted = type(kept).make(kept.model_dump(), changes, plugins=plugins)
+    check_same_plugins(kept.plugins, wanted.plugins, folder)
     for section in type(kept).model_fields:
         old, new = getattr(kept, section), getattr(wanted, section)
-        if section != "engine" and old != new:
+        if section not in ("engine", "plugins") and old != new:
             raise InputError(
                 f"the run in {str(folder)!r} was begun with another {section!r}: it goes on as it began, only engine "
                 "values may change; choose another folder for a new run"

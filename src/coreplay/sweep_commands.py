@@ -14,7 +14,7 @@ import typer
 from coreplay.data_commands import Json
 from coreplay.display import duration, echo, printable, show_markdown
 from coreplay.errors import InputError
-from coreplay.run_commands import stoppable
+from coreplay.run_commands import Plugins, stoppable
 
 if TYPE_CHECKING:
     from coreplay.experiments.scheduler import RunStatus, SweepStatus
@@ -28,6 +28,7 @@ def sweep(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")] = False,
     processes: Annotated[int | None, typer.Option(help="Runs at a time.  [default: one a core]", min=1)] = None,
+    plugin: Plugins = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -45,7 +46,7 @@ def sweep(
     from coreplay.files import alone_in
 
     folder, source = _found(file, output, resume)
-    plan = Sweep.load(source)
+    plan = Sweep.load(source, plugins=plugin or [])
     if dry_run:
         names = [planned.name for planned in plan.runs]
         echo(json.dumps(names) if as_json else "\n".join(names))
@@ -54,7 +55,7 @@ def sweep(
         status = SweepStatus(plan.runs, changed)
         with alone_in(folder):  # a folder with other runs, or at work, is refused before its plan is replaced
             find_finished(status, folder)
-            _keep(source, folder)
+            _keep(plan, source, folder)
         run_sweep(status, folder, workers=processes, tick=lambda: show(status))
     failures = status.failures()
     if as_json:
@@ -121,12 +122,15 @@ def _found(file: Path | None, output: Path | None, resume: bool) -> tuple[Path, 
     return output or Path("sweeps") / file.stem, file
 
 
-def _keep(source: Path, folder: Path) -> None:
-    """Keep the plan in the folder, so that --resume finds it."""
+def _keep(plan: "Sweep", source: Path, folder: Path) -> None:
+    """Keep the plan and its plugins in the folder, so that --resume finds them."""
     from coreplay.experiments.sweep import PLAN
-    from coreplay.files import copy
+    from coreplay.files import copy, write_text
+    from coreplay.plugins import keep_plugins
 
-    if source.absolute() != (folder / PLAN).absolute():
+    if plan.plugins:
+        write_text(folder / PLAN, plan.toml(keep_plugins(plan.plugins, folder)))
+    elif source.absolute() != (folder / PLAN).absolute():
         copy(source, folder / PLAN)
 
 

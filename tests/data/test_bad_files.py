@@ -241,12 +241,12 @@ def test_gzipped_parquet_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        ("files", {"path": [1]}, "path must be the name of a file, or several"),
-        ("files", {"path": 5}, "path must be the name of a file, or several"),
-        ("git", {"repositories": 5}, "repositories must name at least one git repository: got 5"),
-        ("git", {"repositories": [5]}, "repositories must name at least one"),
-        ("git", {"repositories": ".", "words": 5}, "words must be the fewest and the most words"),
-        ("git", {"repositories": ".", "words": [2]}, "words must be the fewest and the most words"),
+        ("files", {"path": [1]}, "'path' .*: must be a string"),
+        ("files", {"path": 5}, "'path' .*: got 5: must be a path or"),
+        ("git", {"repositories": 5}, "'repositories' .*: got 5: must be a path or"),
+        ("git", {"repositories": [5]}, "'repositories' .*: must be a string"),
+        ("git", {"repositories": ".", "words": 5}, "'words' .*: got 5: must be a list"),
+        ("git", {"repositories": ".", "words": [2]}, "'words' .*: must be a longer list"),
         ("git", {"repositories": ".", "salt": ""}, "salt is empty"),
         ("synthetic", {"drift": float("inf")}, "drift = inf"),
         ("synthetic", {"spread": 1e6}, "spread = 1000000.0"),

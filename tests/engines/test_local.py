@@ -357,7 +357,7 @@ def test_bad_input_is_found_before_any_work(things, tmp_path):
         ({"stream__options": {"num_clients": 6, "test": 0.0}}, "no test data"),
         ({"replay__client_budgets": {"nobody": 3}}, "'nobody'"),
         ({"gradients__parameters": ["nosuch.*"]}, "matches no parameter"),
-        ({"stream__options": {"num_clients": "six"}}, "must be a whole number: got 'six'"),
+        ({"stream__options": {"num_clients": "six"}}, "got 'six': must be a whole number"),
     ):
         with pytest.raises(InputError, match=words):
             prepare(config(**changes))

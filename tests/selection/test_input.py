@@ -53,10 +53,13 @@ WRONG = {
     ),
     "growth": ({"gradients": ROWS, "method": "gss_clustering", "growth": 0}, "growth must be positive: got 0"),
     "references": ({"gradients": ROWS, "method": "gss_greedy", "references": 0}, "references must be at least 1"),
-    "moves": ({"gradients": ROWS, "moves": "abc"}, "moves must be a whole number: got 'abc'"),
+    "moves": (
+        {"gradients": ROWS, "moves": "abc"},
+        "option 'moves' of .*: got 'abc': must be a whole number",
+    ),
     "time limit text": (
         {"gradients": ROWS, "method": "exact", "time_limit": "x"},
-        "time_limit must be a number: got 'x'",
+        "option 'time_limit' of method 'exact': got 'x': must be a number",
     ),
     "nodes": ({"gradients": ROWS, "method": "gss_iqp", "nodes": 0}, "nodes must be at least 1"),
     "new missing": (

@@ -89,4 +89,5 @@ def make_method(name: str, **options: Any) -> Method:
     >>> make_method("alternating", diagonal="zero")
     Alternating(diagonal='zero')
     """
-    return _registry[name](**_registry.options(name, options))
+    made: Method = _registry.make(name, options)
+    return made

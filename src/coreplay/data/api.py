@@ -37,7 +37,6 @@ def load(name: str, **options: Any) -> FederatedStream:
     >>> load("synthetic", clients=3, periods=2, seed=1)
     FederatedStream(3 clients, 2 periods, 69 train + 12 test samples)
     """
-    check_source(name, options)
-    stream = _registry[name](**options)
+    stream = _registry[name](**_registry.options(name, options))
     warn(stream.notes)
     return stream

@@ -3,15 +3,15 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coreplay.errors import InputError, unknown
-from coreplay.kinds import check_fields
 from coreplay.seeding import generator
+from coreplay.validation import make_table
 
 Ints = NDArray[np.int64]
 KINDS = ("column", "dirichlet", "pathological", "iid")
@@ -71,16 +71,7 @@ class Clients:
     @classmethod
     def of(cls, given: "Clients | Mapping[str, Any] | None") -> "Clients":
         """Make the rule from what a configuration gives."""
-        if isinstance(given, Clients):
-            return given
-        if given is None:
-            return cls()
-        check_fields("clients", given, get_type_hints(cls))
-        names = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in names:
-                raise unknown("option of clients", name, names)
-        return cls(**given)
+        return make_table(cls, given, "clients")
 
 
 def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:

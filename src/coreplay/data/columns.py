@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
+from typing import Any
 
 from coreplay.errors import InputError, unknown
-from coreplay.kinds import check_fields
+from coreplay.validation import make_table
 
 _DEFAULTS = {"label": "label", "timestamp": "timestamp", "period": "period", "split": "split"}
 
@@ -32,14 +32,7 @@ class Columns:
     @classmethod
     def of(cls, given: "Columns | Mapping[str, str] | None") -> "Columns":
         """Make the mapping from what a configuration gives."""
-        if isinstance(given, Columns):
-            return given
-        names = [field.name for field in fields(cls)]
-        check_fields("columns", {} if given is None else given, get_type_hints(cls))
-        for role in given or {}:
-            if role not in names:
-                raise unknown("column role", role, names)
-        return cls(**(given or {}))
+        return make_table(cls, given, "columns")
 
     def roles(self, available: list[str], where: str = "") -> dict[str, str]:
         """Return the column of each role; a column that was asked for must be there."""

@@ -8,9 +8,9 @@ lies in the last q of its period: (τ − s) mod ℓ ≥ (1 − q)ℓ. The paper
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coreplay.data.stream import MOST_PERIODS
 from coreplay.data.times import moment
 from coreplay.errors import InputError, unknown
-from coreplay.kinds import check_fields
+from coreplay.validation import make_table
 
 DAY = 86_400
 Ints = NDArray[np.int64]
@@ -77,16 +77,7 @@ class Periods:
     @classmethod
     def of(cls, given: "Periods | Mapping[str, Any] | None") -> "Periods":
         """Make the rule from what a configuration gives."""
-        if isinstance(given, Periods):
-            return given
-        if given is None:
-            return cls()
-        check_fields("periods", given, get_type_hints(cls))
-        names = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in names:
-                raise unknown("option of periods", name, names)
-        return cls(**given)
+        return make_table(cls, given, "periods")
 
     def kind(self, available: set[str]) -> str:
         """Return how the periods are made, given the roles that the file has columns for."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coreplay.data.samples import Content, Ints, Samples
 from coreplay.errors import InputError, unknown
-from coreplay.kinds import check_kind
+from coreplay.validation import check_value
 
 SPLITS = ("train", "test")
 MOST_PERIODS = 100_000
@@ -80,7 +80,7 @@ class FederatedStream:
             if column is not None and len(column) != n:
                 raise InputError(f"{name} must be as long as client, {n}: got {len(column)}")
         self.periods = int(when.max()) + 1 if periods is None else periods
-        check_kind("periods", self.periods, int)
+        check_value(self.periods, int, "periods")
         if self.periods > MOST_PERIODS:
             raise InputError(f"periods must be at most {MOST_PERIODS}: got {self.periods}")
         if when.min() < 0 or when.max() >= self.periods:

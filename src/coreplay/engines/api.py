@@ -22,6 +22,7 @@ from coreplay.federated.strategy import ALL, NONE
 from coreplay.federated.tracker import check_trackers
 from coreplay.federated.watching import check_alone, watching
 from coreplay.gradients import select_parameters
+from coreplay.plugins import load_plugins
 from coreplay.replay import Store
 from coreplay.tasks import Task, make
 
@@ -61,6 +62,7 @@ def finished(folder: Path | str) -> dict[str, Any] | None:
     if summary is not None and (place.path / STREAM).exists():
         config = place.config()
         try:
+            load_plugins(config.plugins)
             stream = _stream(config)
         except (InputError, OSError):  # the data is not there any more, but the figures are
             return summary

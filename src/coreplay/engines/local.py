@@ -20,6 +20,7 @@ from coreplay.engines.shared import SharedVector
 from coreplay.errors import InputError
 from coreplay.federated.engine import Watch
 from coreplay.federated.flat import Vector
+from coreplay.plugins import loaded_plugins
 from coreplay.tasks import Task
 
 NO_GUARD = (
@@ -128,7 +129,7 @@ class _Process:
         self.total = total
         self.connection: Connection
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=jobs.main, args=(theirs,), daemon=True)
+        self._process = context.Process(target=jobs.main, args=(theirs, loaded_plugins()), daemon=True)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: ctrl-C is for this process alone
         try:
             self._process.start()

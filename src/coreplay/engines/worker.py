@@ -24,6 +24,7 @@ from coreplay.federated.config import Config
 from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.site import Answer, Site
 from coreplay.federated.training import Trained
+from coreplay.plugins import Plugin, load_again
 from coreplay.replay import Buffer, Store
 from coreplay.tasks import Tally, Task
 
@@ -213,8 +214,8 @@ def _unpacked(data: bytes) -> Any:
         ) from None
 
 
-def main(connection: Connection) -> None:
-    """Serve jobs until the engine is gone."""
+def main(connection: Connection, plugins: tuple[Plugin, ...]) -> None:
+    """Load the plugins, which the first job may need, and serve jobs until the engine is gone."""
     import torch
     from threadpoolctl import threadpool_limits
 
@@ -224,12 +225,19 @@ def main(connection: Connection) -> None:
     with threadpool_limits(1):
         worker: Worker | None = None
         reply: Any
+        wrong: InputError | None = None
+        try:
+            load_again(plugins)
+        except InputError as error:  # the engine hears of it when it sends the first job
+            wrong = error
         while True:
             try:
                 data = connection.recv_bytes()
             except (EOFError, OSError):
                 return
             try:
+                if wrong is not None:
+                    raise wrong
                 job = _unpacked(data)
                 if isinstance(job, Setup):
                     shared = [SharedVector(job.size, job.dtype, name) for name in (job.model, job.total)]

@@ -25,6 +25,7 @@ from coreplay.federated import Event, FlatModel, RunFolder
 from coreplay.federated.config import PROCESSES
 from coreplay.federated.folder import CHECKPOINT, CONFIG, FAILURE
 from coreplay.files import alone_in, copy, disk_full, write_text
+from coreplay.plugins import check_same_plugins
 
 WAITING, RUNNING, FINISHED, FAILED = STATES = ("waiting", "running", "finished", "failed")
 
@@ -126,7 +127,10 @@ def find_finished(status: SweepStatus, folder: Path) -> None:
         if not (path / CONFIG).exists():
             continue
         stored = RunFolder.open(path)
-        if stored.config().model_copy(update={"engine": planned.config.engine}) != planned.config:
+        kept = stored.config()
+        check_same_plugins(kept.plugins, planned.config.plugins, path)
+        ignored = {"engine": planned.config.engine, "plugins": planned.config.plugins}
+        if kept.model_copy(update=ignored) != planned.config:
             raise InputError(
                 f"{str(path)!r} holds a run with another configuration: choose another folder, or delete it"
             )

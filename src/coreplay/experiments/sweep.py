@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import as_file, files
@@ -23,13 +23,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coreplay.errors import InputError
 from coreplay.federated import Config
-from coreplay.federated.config import explained
+from coreplay.federated.config import explained, toml_value
 from coreplay.federated.strategy import ALL, NONE, is_coordinated
 from coreplay.files import read_toml, reading
+from coreplay.plugins import plugin_sources, resolve
+from coreplay.validation import check_value
 
 PLAN = "sweep.toml"  # the plan, in the folder of a sweep
 MAX_RUNS = 10_000
-LATER = {"replay", "gradients", "engine", "baseline", "trackers"}  # sections that do not affect the first period
+LATER = {"replay", "gradients", "engine", "baseline", "trackers", "plugins"}  # what does not affect the first period
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Planned:
     def first(self) -> str:
         """A digest that is equal for runs with the same first period."""
         given = self.config.model_dump(mode="json", exclude=LATER)
-        return _digest([given, self.config.engine.aggregation_groups])
+        return _digest(
+            [given, self.config.engine.aggregation_groups, *sorted(plugin_sources(self.config.plugins).values())]
+        )
 
     @cached_property
     def group(self) -> str:
@@ -76,13 +80,15 @@ class Sweep(BaseModel):
     grid: dict[str, list[Any]] = Field(
         default_factory=dict, description="Values of other options by dotted name, such as federated.learning_rate."
     )
+    plugins: list[str] = Field(default_factory=list, description="Plugins of all runs, besides those in [run].")
     run: dict[str, Any] = Field(default_factory=dict, description="The configuration shared by all runs.")
 
     @classmethod
-    def load(cls, path: Path | str) -> "Sweep":
-        """Read a TOML file."""
+    def load(cls, path: Path | str, *, plugins: Iterable[str] = ()) -> "Sweep":
+        """Read a TOML file, with more plugins than it names itself."""
         with reading(path, "TOML", "sweep"):
-            return cls.make(read_toml(path, "sweep"), where=f"sweep {str(path)!r}")
+            data = read_toml(path, "sweep")
+            return cls.make(data, where=f"sweep {str(path)!r}", base=Path(path).parent, plugins=plugins)
 
     @classmethod
     def demo(cls) -> "Sweep":
@@ -91,13 +97,22 @@ class Sweep(BaseModel):
             return cls.load(path)
 
     @classmethod
-    def make(cls, data: Mapping[str, Any], *, where: str = "sweep") -> "Sweep":
-        """Build a sweep and validate it, including the configuration of every run."""
+    def make(
+        cls, data: Mapping[str, Any], *, where: str = "sweep", base: Path | str = ".", plugins: Iterable[str] = ()
+    ) -> "Sweep":
+        """Build a sweep and validate it, including the configuration of every run.
+
+        Plugins in the data are relative to `base`, those in `plugins` to the current folder.
+        """
         _check_shapes(data, where)
         try:
             sweep = cls.model_validate(dict(data))
         except ValidationError as error:
             raise explained(error, cls, where) from None
+        named = sweep.plugins + check_value(sweep.run.get("plugins", []), list[str], f"{where}: run.plugins")
+        found = [resolve(name, base) for name in named] + [resolve(name) for name in plugins]
+        run = {key: value for key, value in sweep.run.items() if key != "plugins"}
+        sweep = sweep.model_copy(update={"plugins": list(dict.fromkeys(found)), "run": run})
         for name in ("strategies", "seeds"):
             if not getattr(sweep, name):
                 raise InputError(f"{where}: {name} is empty: give at least one value")
@@ -129,11 +144,19 @@ class Sweep(BaseModel):
         """All runs, seed by seed."""
         return tuple(self._planned())
 
+    def _config(self, changes: Mapping[str, Any]) -> Config:
+        return Config.make(self.run, changes, plugins=self.plugins)
+
+    def toml(self, plugins: list[str]) -> str:
+        """Return the sweep as TOML, with these names of its plugins."""
+        given = self.model_dump(exclude_defaults=True) | {"plugins": plugins}
+        return "".join(f"{name} = {toml_value(value)}\n" for name, value in given.items())
+
     def _planned(self) -> Iterator[Planned]:
         for seed, values in product(self.seeds, product(*self.grid.values())):
             others = dict(zip(self.grid, values, strict=True))
             common = {"seed": seed} | others
-            if Config.make(self.run, common).stream.num_clients is not None:
+            if self._config(common).stream.num_clients is not None:
                 common = {"stream.client_seed": seed} | common
             for given in self.strategies:
                 replay = {"strategy": given} if isinstance(given, str) else given
@@ -147,7 +170,7 @@ class Sweep(BaseModel):
                 for budget in budgets:
                     own = {} if budget is None else {"replay.budget": budget, "replay.budget_fraction": None}
                     shown = {name: value for name, value in others.items() if name not in ignored}
-                    yield _named(Config.make(self.run, changes | own), replay, shown)
+                    yield _named(self._config(changes | own), replay, shown)
 
 
 def _check_shapes(data: Mapping[str, Any], where: str) -> None:

@@ -6,14 +6,13 @@ It is a frozen dataclass whose fields are its options, registered with `algorith
 """
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field
 from torch import Tensor
 
 from coreplay.errors import InputError
@@ -21,6 +20,7 @@ from coreplay.registry import Registry
 
 Vector = NDArray[np.floating]
 State = Mapping[str, Vector]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of an option
 A = TypeVar("A", bound=type["Algorithm"])
 
 
@@ -72,26 +72,7 @@ def make_algorithm(name: str, options: Mapping[str, Any] | None = None) -> Algor
     >>> make_algorithm("fedprox", {"mu": 0.1})
     FedProx(mu=0.1)
     """
-    given = _registry.options(name, options or {})
-    kind = _registry[name]
-    if not dataclasses.is_dataclass(kind):
+    if not dataclasses.is_dataclass(_registry[name]):
         raise InputError(f"algorithm {name!r} must be a dataclass with its options as fields")
-    types = get_type_hints(kind)
-    for option, value in given.items():
-        try:
-            given[option] = TypeAdapter(types[option]).validate_python(value)
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"]
-            raise InputError(f"option {option!r} of algorithm {name!r}: got {value!r}: {problem}") from None
-    try:
-        return kind(**given)
-    except (ValueError, TypeError) as error:  # from the algorithm's own check
-        raise InputError(f"algorithm {name!r}: {error}") from None
-
-
-def check_not_negative(algorithm: Algorithm, *options: str) -> None:
-    """Refuse a negative or infinite number among these options of an algorithm, for its `__post_init__`."""
-    for option in options:
-        value = getattr(algorithm, option)
-        if not 0 <= value < math.inf:
-            raise InputError(f"option {option!r} must be a number of at least 0: got {value!r}")
+    made: Algorithm = _registry.make(name, options or {})
+    return made

@@ -6,7 +6,7 @@ Wrong names and values are refused with the nearest right one before any work st
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from datetime import date, time
 from pathlib import Path
@@ -21,8 +21,10 @@ from coreplay.federated.algorithm import make_algorithm
 from coreplay.federated.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.federated.tracker import check_trackers
 from coreplay.files import read_toml, reading
+from coreplay.plugins import load_plugins, resolve
 from coreplay.tasks.api import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
+from coreplay.validation import problem
 
 PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES = ("processes", "serial", "flower-simulation", "flower")
 
@@ -221,6 +223,10 @@ class Config(_Part):
     baseline: str | None = _field(
         None, "Folder of a run without replay, against which the relative change is computed."
     )
+    plugins: list[str] = _field(
+        [],
+        "Files or modules of your own that register selectors, algorithms, continual methods, tasks or sources.",
+    )
     trackers: list[str] = _field([], "Trackers that also receive the metrics: tensorboard, mlflow.")
     stream: StreamConfig = _field(StreamConfig(), StreamConfig.__doc__ or "")
     task: TaskConfig = _field(TaskConfig(), TaskConfig.__doc__ or "")
@@ -230,32 +236,51 @@ class Config(_Part):
     engine: EngineConfig = _field(EngineConfig(), EngineConfig.__doc__ or "")
 
     @classmethod
-    def load(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
-        """Read a TOML file; `changes` are values by dotted name, such as {"replay.budget": 5}."""
-        config = cls.read(path, changes)
-        config.check_names()
-        return config
+    def load(
+        cls, path: Path | str, changes: Mapping[str, Any] | None = None, *, plugins: Iterable[str] = ()
+    ) -> "Config":
+        """Read a TOML file and load its plugins, which are relative to the file's folder.
+
+        `changes` are values by dotted name, such as {"replay.budget": 5}; `plugins` are added to those of the file, and
+        are relative to the current folder.
+        """
+        return cls.read(path, changes).with_plugins(Path(path).parent, plugins).checked()
 
     @classmethod
     def read(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
-        """Read a TOML file of a run that was begun: its strategy may be one that only its own program knows."""
+        """Read a TOML file without loading its plugins: what they register need not be known here."""
         with reading(path, "TOML", "config"):
             return cls._shaped(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
 
     @classmethod
     def make(
-        cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None = None, *, where: str = "config"
+        cls,
+        data: Mapping[str, Any],
+        changes: Mapping[str, Any] | None = None,
+        *,
+        where: str = "config",
+        base: Path | str = ".",
+        plugins: Iterable[str] = (),
     ) -> "Config":
         """Check nested data with changes by dotted name, and make a configuration of it.
 
-        A preset may be named by the key `preset`: the rest changes it.
+        A preset may be named by the key `preset`: the rest changes it. Plugins in the data are relative to `base`.
         """
-        config = cls._shaped(data, changes, where)
-        config.check_names()
-        return config
+        return cls._shaped(data, changes, where).with_plugins(base, plugins).checked()
+
+    def with_plugins(self, base: Path | str, more: Iterable[str] = ()) -> "Config":
+        """Return the configuration with the paths of plugins made absolute, and more plugins of the current folder."""
+        found = [resolve(name, base) for name in self.plugins] + [resolve(name) for name in more]
+        return self.model_copy(update={"plugins": list(dict.fromkeys(found))})
+
+    def checked(self) -> "Config":
+        """Return the configuration after `check_names`."""
+        self.check_names()
+        return self
 
     def check_names(self) -> None:
-        """Refuse sources, tasks, algorithms, strategies, trackers, engines and options that are not known here."""
+        """Load the plugins, and refuse names and options of anything that is not known then."""
+        load_plugins(self.plugins)
         if self.engine.name not in ENGINES:
             raise unknown("engine", self.engine.name, ENGINES)
         # real clients may add to the server's options what their own data needs
@@ -372,8 +397,7 @@ def explained(error: ValidationError, model: type[BaseModel], where: str) -> Inp
             part = type(part.model_fields[key].get_default(call_default_factory=True))
         section = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
         return InputError(f"{where}: {unknown('key', place[-1], part.model_fields, of=section)}")
-    problem = first["msg"][0].lower() + first["msg"][1:]
-    return InputError(f"{where}: {name} = {first['input']!r}: {problem}")
+    return InputError(f"{where}: {name} = {first['input']!r}: {problem([first])}")
 
 
 def _written(part: _Part, prefix: str) -> list[str]:
@@ -385,18 +409,18 @@ def _written(part: _Part, prefix: str) -> list[str]:
             tables += ["", f"# {field.description}", f"[{prefix}{name}]", *_written(value, f"{prefix}{name}.")]
             continue
         lines.append(f"# {field.description}")
-        lines.append(f"# {name} =" if value is None else f"{name} = {_value(value)}")
+        lines.append(f"# {name} =" if value is None else f"{name} = {toml_value(value)}")
     return lines + tables
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """Write a value as TOML: JSON does for all but tables."""
     if isinstance(value, Mapping):
         given = {k: v for k, v in value.items() if v is not None}  # TOML has no word for nothing
-        inner = ", ".join(f"{json.dumps(str(k), ensure_ascii=False)} = {_value(v)}" for k, v in given.items())
+        inner = ", ".join(f"{json.dumps(str(k), ensure_ascii=False)} = {toml_value(v)}" for k, v in given.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # inf, -inf, nan: JSON has other words for them
     if value is None:

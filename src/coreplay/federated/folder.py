@@ -1,6 +1,7 @@
 """The run folder: everything that a run leaves, each file whole or absent.
 
 config.toml            as resolved, with comments
+plugins/               copies of the plugins that are files
 versions.json          of Python, coreplay and what it builds on
 stream.json            how much data the stream had when the run began (not with Flower)
 checkpoint.safetensors the model, the server's state, and how far the run is
@@ -44,6 +45,8 @@ from coreplay.files import (
     write_json,
     write_text,
 )
+from coreplay.plugins import FOLDER as PLUGINS
+from coreplay.plugins import keep_plugins
 
 PACKAGES = ("coreplay", "torch", "transformers", "tokenizers", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 TABLES = ("metrics", "rounds", "coordination", "buffers")
@@ -109,7 +112,8 @@ class RunFolder:
         make_folder(folder.path.parent)
         make_folder(folder.path, private=True)
         write_json(folder.path / "versions.json", versions())
-        write_text(folder.path / CONFIG, config.toml())
+        kept = keep_plugins(config.plugins, folder.path)
+        write_text(folder.path / CONFIG, config.model_copy(update={"plugins": kept}).toml())
         return folder
 
     @staticmethod
@@ -129,8 +133,8 @@ class RunFolder:
         return cls(Path(path))
 
     def config(self) -> Config:
-        """Return the configuration as it was resolved when the run began."""
-        return Config.read(self.path / CONFIG)
+        """Return the configuration as it was resolved when the run began; its plugins are the run's own copies."""
+        return Config.read(self.path / CONFIG).with_plugins(self.path)
 
     def checkpoint(self) -> Checkpoint | None:
         """Return where the run is; None if it has not come to its first checkpoint."""
@@ -267,7 +271,7 @@ def is_number(value: Any) -> bool:
 
 def _half_made(name: str) -> bool:
     """Say whether a file may be there because `create` was killed on its way."""
-    return name in ("versions.json", FAILURE) or is_half_written(name)
+    return name in ("versions.json", PLUGINS, FAILURE) or is_half_written(name)
 
 
 def versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ from coreplay.files import read_json, read_json_lines
 
 Key = tuple[int, int]  # seed and sample of clients: what runs are paired by
 Rows = tuple[dict[str, Any], ...]
-VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.client_seed")
+VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.client_seed", "plugins")
 ANY = "any"  # the budget of a strategy that has none
 
 

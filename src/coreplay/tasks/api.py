@@ -40,8 +40,7 @@ def make(name: str, stream: FederatedStream, **options: Any) -> Task:
     >>> make("image_classification", load("digits")).metric.name
     'accuracy'
     """
-    check_task(name, options)
-    made = _registry[name](stream, **options)
+    made = _registry[name](stream, **_registry.options(name, options))
     if not isinstance(made.metric, Metric):
         raise InputError(
             f"the metric of task {name!r} must be a coreplay.tasks.Metric: got {made.metric!r}; write for example "

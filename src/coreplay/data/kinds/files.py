@@ -29,8 +29,6 @@ def files(
 ) -> FederatedStream:
     """Read JSON lines or CSV, plain or gzipped, or Parquet, with a column mapping."""
     several = path if isinstance(path, Sequence) and not isinstance(path, str) else [path]
-    if not all(isinstance(one, str | Path) for one in several):
-        raise InputError(f"path must be the name of a file, or several: got {path!r}")
     paths = [Path(one) for one in several]
     if len(paths) == 1 and not (columns or periods or clients) and labels is None and is_saved(paths[0]):
         return load_saved(paths[0])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coreplay.federated.algorithm import Algorithm, State, Vector, algorithm, check_not_negative
+from coreplay.federated.algorithm import Algorithm, NotNegative, State, Vector, algorithm
 
 
 @algorithm("fedavgm")
@@ -21,11 +21,8 @@ class FedAvgM(Algorithm):
         The share of the velocity that is kept from round to round.
     """
 
-    server_lr: float = 1.0
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "server_lr", "momentum")
+    server_lr: NotNegative = 1.0
+    momentum: NotNegative = 0.9
 
     def begin(self, parameters: Vector) -> State:
         """Start at rest."""
@@ -40,12 +37,9 @@ class FedAvgM(Algorithm):
 class _Adaptive(Algorithm):
     """m ← β₁m + (1 − β₁)Δ, v by the subclass, w ← w + server_lr · m / (√v + τ)."""
 
-    server_lr: float
-    beta1: float
-    tau: float
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "server_lr", "beta1", "tau")
+    server_lr: NotNegative
+    beta1: NotNegative
+    tau: NotNegative
 
     def begin(self, parameters: Vector) -> State:
         """Start with no momentum and v = τ²."""
@@ -67,9 +61,9 @@ class _Adaptive(Algorithm):
 class FedAdagrad(_Adaptive):
     """FedOpt with Adagrad at the server: v grows by Δ²."""
 
-    server_lr: float = 0.01
-    beta1: float = 0.0
-    tau: float = 0.001
+    server_lr: NotNegative = 0.01
+    beta1: NotNegative = 0.0
+    tau: NotNegative = 0.001
 
     def square(self, before: Vector, new: Vector) -> Vector:
         """Add."""
@@ -81,14 +75,10 @@ class FedAdagrad(_Adaptive):
 class FedAdam(_Adaptive):
     """FedOpt with Adam at the server: v is a running mean of Δ²."""
 
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 0.001
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative(self, "beta2")
+    server_lr: NotNegative = 0.01
+    beta1: NotNegative = 0.9
+    beta2: NotNegative = 0.99
+    tau: NotNegative = 0.001
 
     def square(self, before: Vector, new: Vector) -> Vector:
         """Mix in."""
@@ -100,14 +90,10 @@ class FedAdam(_Adaptive):
 class FedYogi(_Adaptive):
     """FedOpt with Yogi at the server: v moves towards Δ² by steps of the size of Δ²."""
 
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 0.001
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative(self, "beta2")
+    server_lr: NotNegative = 0.01
+    beta1: NotNegative = 0.9
+    beta2: NotNegative = 0.99
+    tau: NotNegative = 0.001
 
     def square(self, before: Vector, new: Vector) -> Vector:
         """Step towards."""

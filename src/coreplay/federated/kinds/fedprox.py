@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coreplay.federated.algorithm import algorithm, check_not_negative
+from coreplay.federated.algorithm import NotNegative, algorithm
 from coreplay.federated.kinds.fedavg import FedAvg
 
 
@@ -19,10 +19,7 @@ class FedProx(FedAvg):
         Weight of the pull; 0 is FedAvg.
     """
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "mu")
+    mu: NotNegative = 0.01
 
     def local(self, gradient: Tensor, parameters: Tensor, start: Tensor) -> Tensor:
         """Add the gradient of the pull."""
