@@ -59,7 +59,7 @@ def alter(path: Path, plan: dict[str, object], rng: np.random.Generator) -> None
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     summary = json.loads((path / "summary.json").read_text())
     figures = np.exp(totals.mean(axis=1) / 100).tolist()
-    summary["metrics"] |= {"perplexity": figures, "perplexity_mean_over_periods": figures}
+    summary["metrics"] = dict.fromkeys(summary["metrics"], figures)
     (path / "summary.json").write_text(json.dumps(summary))
     kept = [
         {"period": t, "clients": 5, "kept": 10 * (t + 1), "arrived": [10] * (t + 1), "distinct": 9 * (t + 1)}

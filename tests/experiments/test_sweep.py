@@ -94,7 +94,7 @@ def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing()
         ),
         ({"strategies": ["polished"], "grid": {"replay.strategy": ["exact"]}}, "set it once"),
         ({"strategies": ["none"], "budgets": [1], "run": {"replay": {"bugdet": 3}}}, "bugdet"),
-        ({"strategies": ["none"], "budgets": [0]}, "budgets.0 = 0: input should be greater than or equal to 1"),
+        ({"strategies": ["none"], "budgets": [0]}, "budgets.0 = 0: must be at least 1"),
         ({"strategies": ["none"], "budgets": ["7"]}, "budgets.0 = '7'"),
         ({"strategies": ["none"], "seeds": [True]}, "seeds.0 = True"),
         ({"strategies": [3]}, "strategies contains 3: strategies must be names, or tables"),
