@@ -210,7 +210,6 @@ def near_optimality(
     seed: Seed = 0,
     workers: Annotated[int | None, typer.Option(help="Processes.  [default: one a core]")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")] = Path("near-optimality"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare all selectors with the exact optimum (the paper's section 5.1).
@@ -227,7 +226,7 @@ def near_optimality(
         seed=seed,
         methods=tuple(method or ()),
     )
-    _near_optimality(config, output, resume=resume, workers=workers, as_json=as_json)
+    _near_optimality(config, output, workers=workers, as_json=as_json)
 
 
 @app.command("coordinate", cls=Spread)
@@ -285,9 +284,9 @@ def _coordinate_generated(
     as_json: bool,
 ) -> None:
     from coreplay.coordination import coordination_methods
-    from coreplay.experiments.coordination import CoordinationStudy, run
+    from coreplay.experiments.coordination_study import CoordinationStudy, run
     from coreplay.files import claim
-    from coreplay.report.coordination import NAMES, markdown, write
+    from coreplay.report.studies import COORDINATION_FILES, coordination_table, write_coordination
 
     config = CoordinationStudy(
         **{"clients": 200} | given,
@@ -296,14 +295,14 @@ def _coordinate_generated(
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    earlier = claim(output, NAMES)
+    earlier = claim(output, COORDINATION_FILES)
     with _progress(f"{config.clients} clients", quiet=as_json) as progress:
         result = run(config, progress=progress)
-    paths = write(result, output)
+    paths = write_coordination(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(markdown(result))
+    show_markdown(coordination_table(result))
     echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
 
 
@@ -358,23 +357,19 @@ def _coordinate_files(
     echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
 
 
-def _near_optimality(
-    config: Any, output: Path, *, resume: bool, workers: int | None = None, as_json: bool = False
-) -> None:
+def _near_optimality(config: Any, output: Path, *, workers: int | None = None, as_json: bool = False) -> None:
     from coreplay.experiments.near_optimality import run
-    from coreplay.report.near_optimality import markdown, write
+    from coreplay.files import claim
+    from coreplay.report.studies import near_optimality_files, near_optimality_table, write_near_optimality
 
+    claim(output, near_optimality_files(config))
     with _progress(f"{config.mixture} mixture", quiet=as_json) as progress:
-        try:
-            result = run(config, output, resume=resume, workers=workers, progress=progress)
-        except KeyboardInterrupt:
-            echo(f"interrupted: what is done is in {output}; go on with --resume", err=True)
-            raise typer.Exit(130) from None
-    paths = write(result, output)
+        result = run(config, workers=workers, progress=progress)
+    paths = write_near_optimality(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(markdown(result))
+    show_markdown(near_optimality_table(result))
     echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from coreplay.report.texts import clean
+from coreplay.report.html import clean
 
 if TYPE_CHECKING:
     from coreplay.federated import Event, Observer

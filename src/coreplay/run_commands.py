@@ -148,7 +148,7 @@ def _told(summary: dict[str, Any]) -> str:
 
 
 def _cells(name: str, values: Sequence[float | None]) -> list[str]:
-    from coreplay.report.texts import column
+    from coreplay.report.html import column
 
     if name == "relative_change":
         return ["–" if value is None else f"{value:+.1%}" for value in values]
@@ -203,7 +203,7 @@ def runs(
     Example: `coreplay runs demo --json`
     """
     from coreplay.federated.listing import list_runs
-    from coreplay.report.texts import clean, column
+    from coreplay.report.html import clean, column
 
     found = list_runs(folder)
     if as_json:

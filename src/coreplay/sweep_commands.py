@@ -17,7 +17,7 @@ from coreplay.errors import InputError
 from coreplay.run_commands import stoppable
 
 if TYPE_CHECKING:
-    from coreplay.experiments.board import Board, Entry
+    from coreplay.experiments.scheduler import RunStatus, SweepStatus
     from coreplay.experiments.sweep import Planned, Sweep
 
 
@@ -28,7 +28,6 @@ def sweep(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")] = False,
     processes: Annotated[int | None, typer.Option(help="Runs at a time.  [default: one a core]", min=1)] = None,
-    on: Annotated[str, typer.Option(help="local, or ray: spread the runs over a Ray cluster.")] = "local",
     plugin: Plugins = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.")] = False,
     as_json: Json = False,
@@ -42,13 +41,10 @@ def sweep(
 
     Example: `coreplay sweep --resume sweeps/first`
     """
-    from coreplay.experiments.board import Board
-    from coreplay.experiments.execution import places
+    from coreplay.experiments.scheduler import SweepStatus, find_finished, run_sweep
     from coreplay.experiments.sweep import Sweep
     from coreplay.files import alone_in
 
-    if on not in ("local", "ray"):
-        raise InputError(f"--on {on!r}: it must be local or ray")
     folder, source = _found(file, output, resume)
     plan = Sweep.load(source, plugins=plugin or [])
     if dry_run:
@@ -56,16 +52,16 @@ def sweep(
         echo(json.dumps(names) if as_json else "\n".join(names))
         return
     with _showing(plan) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
-        board = Board(plan.runs, changed)
+        status = SweepStatus(plan.runs, changed)
         with alone_in(folder):  # a folder with other runs, or at work, is refused before its plan is replaced
-            places(board, folder)
+            find_finished(status, folder)
             _keep(plan, source, folder)
-        _carry_out(board, folder, on, processes, lambda: show(board))
-    failures = board.failures()
+        run_sweep(status, folder, workers=processes, tick=lambda: show(status))
+    failures = status.failures()
     if as_json:
-        echo(json.dumps({"folder": str(folder), "runs": board.counts(), "failures": failures}))
+        echo(json.dumps({"folder": str(folder), "runs": status.counts(), "failures": failures}))
     else:
-        show_markdown(table(board))
+        show_markdown(table(status))
         echo(f"written: {folder}; look at it with: coreplay report {folder} -o {folder / 'report'}")
     for name, problem in failures.items():
         echo(f"failed: {name}: {problem}", err=True)
@@ -83,16 +79,17 @@ def demo(
 
     Example: `coreplay demo`
     """
-    from coreplay.experiments.board import Board
-    from coreplay.experiments.demo import DEMO
-    from coreplay.report.runs import write
+    from coreplay.experiments.scheduler import SweepStatus, run_sweep
+    from coreplay.experiments.sweep import Sweep
+    from coreplay.report.api import write
 
+    plan = Sweep.demo()
     say = partial(echo, err=True)
-    say(f"{len(DEMO.runs)} runs: making the stream and the vocabulary, and starting the worker processes")
-    with _showing(DEMO) as (changed, show), stoppable(output, f"coreplay demo -o {output}"):
-        board = Board(DEMO.runs, changed)
-        _carry_out(board, output, "local", None, lambda: show(board))
-    for name, problem in board.failures().items():
+    say(f"{len(plan.runs)} runs: making the stream and the vocabulary, and starting the worker processes")
+    with _showing(plan) as (changed, show), stoppable(output, f"coreplay demo -o {output}"):
+        status = SweepStatus(plan.runs, changed)
+        run_sweep(status, output, tick=lambda: show(status))
+    for name, problem in status.failures().items():
         say(f"failed: {name}: {problem}")
     written = write([output / "runs"], output / "report", gradient_maps=3, say=say)
     if as_json:
@@ -100,7 +97,7 @@ def demo(
     else:
         show_markdown(written.markdown())
         echo(f"written: {written.page} (open it in a browser), with every figure and table beside it")
-    if board.failures():
+    if status.failures():
         raise typer.Exit(1)
 
 
@@ -137,45 +134,36 @@ def _keep(plan: "Sweep", source: Path, folder: Path) -> None:
         copy(source, folder / PLAN)
 
 
-def _carry_out(board: "Board", folder: Path, on: str, processes: int | None, tick: Callable[[], None]) -> None:
-    if on == "ray":
-        from coreplay.experiments.on_ray import carry_out_on_ray
-
-        carry_out_on_ray(board, folder, tick=tick)
-        return
-    from coreplay.experiments.execution import carry_out
-
-    carry_out(board, folder, processes=processes, tick=tick)
-
-
-def table(board: "Board") -> str:
+def table(status: "SweepStatus") -> str:
     """Return the state of all runs as a Markdown table: a row a strategy, a column a budget, a figure a seed."""
-    from coreplay.report.texts import column
+    from coreplay.report.html import column
 
-    budgets = list(dict.fromkeys(planned.budget for planned in board.runs))
+    budgets = list(dict.fromkeys(planned.budget for planned in status.runs))
     cells: dict[tuple[str, str], list[str]] = {}
-    figures = column(board.entries[planned.name].figure for planned in board.runs)
-    for planned, figure in zip(board.runs, figures, strict=True):
-        cells.setdefault((planned.strategy, planned.budget), []).append(_mark(board.entries[planned.name], figure))
+    scores = column(status.by_name[planned.name].score for planned in status.runs)
+    for planned, score in zip(status.runs, scores, strict=True):
+        cells.setdefault((planned.strategy, planned.budget), []).append(_mark(status.by_name[planned.name], score))
     lines = [
         "| strategy | " + " | ".join(f"budget {budget}" if budget else "no budget" for budget in budgets) + " |",
         "|---" * (len(budgets) + 1) + "|",
     ]
-    for strategy in dict.fromkeys(planned.strategy for planned in board.runs):
+    for strategy in dict.fromkeys(planned.strategy for planned in status.runs):
         row = [", ".join(cells.get((strategy, budget), [])) for budget in budgets]
         lines.append(f"| {strategy} | " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _mark(entry: "Entry", figure: str) -> str:
-    """Show a run in a cell: its figure, how far it is, or that it failed."""
-    if entry.state == "finished":
-        return figure if entry.figure is not None else "done"
-    return {"running": f"{entry.done:.0%}", "failed": "failed", "waiting": "·"}[entry.state]
+def _mark(run: "RunStatus", score: str) -> str:
+    """Show a run in a cell: its score, its progress, or that it failed."""
+    if run.state == "finished":
+        return score if run.score is not None else "done"
+    return {"running": f"{run.done:.0%}", "failed": "failed", "waiting": "·"}[run.state]
 
 
 @contextmanager
-def _showing(plan: "Sweep") -> Iterator[tuple[Callable[["Planned", "Entry"], None], Callable[["Board"], None]]]:
+def _showing(
+    plan: "Sweep",
+) -> Iterator[tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]]:
     """Give two functions: for a run in a new state, and to show all; a live table on a terminal, lines elsewhere."""
     if not sys.stderr.isatty():
         yield _lines(len(plan.runs))
@@ -188,27 +176,27 @@ def _showing(plan: "Sweep") -> Iterator[tuple[Callable[["Planned", "Entry"], Non
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
         yield (
             lambda planned, entry: None,
-            lambda board: live.update(Group(Markdown(printable(table(board))), Text(_line(board)))),
+            lambda status: live.update(Group(Markdown(printable(table(status))), Text(_line(status)))),
         )
 
 
-def _lines(total: int) -> tuple[Callable[["Planned", "Entry"], None], Callable[["Board"], None]]:
+def _lines(total: int) -> tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]:
     state: dict[str, Any] = {"said": time.monotonic()}
 
-    def changed(planned: "Planned", entry: "Entry") -> None:
+    def changed(planned: "Planned", entry: "RunStatus") -> None:
         if entry.state in ("finished", "failed"):
-            what = f"{entry.figure:.4g}" if entry.figure is not None else entry.state
+            what = f"{entry.score:.4g}" if entry.score is not None else entry.state
             echo(f"{planned.name}: {entry.problem or what}", err=True)
 
-    def show(board: "Board") -> None:
+    def show(status: "SweepStatus") -> None:
         if time.monotonic() - state["said"] > 30:
             state["said"] = time.monotonic()
-            echo(_line(board), err=True)
+            echo(_line(status), err=True)
 
     return changed, show
 
 
-def _line(board: "Board") -> str:
-    counts = ", ".join(f"{count} {state}" for state, count in board.counts().items() if count)
-    left = board.left()
+def _line(status: "SweepStatus") -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in status.counts().items() if count)
+    left = status.seconds_left()
     return counts + (f"; about {duration(left)} left" if left is not None else "")

@@ -14,7 +14,7 @@ from scipy.spatial.distance import jensenshannon
 from coreplay.cli import main
 from coreplay.data import FederatedStream, load, save
 from coreplay.data.describe import between_rows, describe, jensen_shannon, to_the_rest
-from coreplay.report.stream import markdown, write
+from coreplay.report.studies import stream_table, write_stream
 from tests.data.shared import needs_shared_data, real
 
 
@@ -83,8 +83,8 @@ def test_one_client_or_one_period_can_be_described(tmp_path):
     text, details = describe(stream)
     assert text.drift_neighbours == []
     assert text.heterogeneity == 0
-    write("alone", text, details, tmp_path / "alone.svg")
-    assert "| 0 | 2 | 1 |  |" in markdown("alone", text)
+    write_stream("alone", text, details, tmp_path / "alone.svg")
+    assert "| 0 | 2 | 1 |  |" in stream_table("alone", text)
 
 
 def test_describe_command(tmp_path, coreplay):

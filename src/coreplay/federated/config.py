@@ -431,3 +431,18 @@ def toml_value(value: Any) -> str:
     if isinstance(value, date | time):
         return value.isoformat()
     return json.dumps(value, ensure_ascii=False)
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted name.
+
+    >>> flatten({"stream": {"options": {"num_clients": 5}}, "seed": 0})
+    {'stream.options.num_clients': 5, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= flatten(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
