@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coreplay.data_commands import Json, parse_options
+from coreplay.data_commands import Json, Plugins, parse_options
 from coreplay.display import duration, echo, following, show_markdown, without
 from coreplay.errors import InputError
 
 if TYPE_CHECKING:
     from coreplay.runtime import Config
 
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", help="A .py file or module of your own with selectors, tasks and such. Repeatable."),
-]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, from its last checkpoint.")]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coreplay.coordination.client import MINIMUM_POOL
-from coreplay.data.api import check_source
+from coreplay.data.sources import check_source
 from coreplay.errors import InputError, unknown
 from coreplay.files import read_toml, reading
 from coreplay.learning import Methods

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coreplay.data.api import source
+from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError, unknown
 from coreplay.seeding import generator

@@ -1,15 +1,24 @@
 """Git histories that the test makes, with names, links and addresses in them that must not come out."""
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from coreplay import registry
 from coreplay.data import load, save
-from coreplay.data.scrub import Scrubber, pseudonym
 from coreplay.errors import InputError
+from coreplay.plugins import load_plugins
+
+SOURCE = Path(__file__).parents[2] / "examples" / "git_source.py"
+load_plugins([str(SOURCE)])
+git_source = sys.modules[registry.own["source", "git"]]
+Scrubber, pseudonym = git_source.Scrubber, git_source.pseudonym
 
 COMMITS = [
     ("Ann Lee", "ann@example.org", "Add the parser for dates (#12)"),
@@ -63,6 +72,16 @@ def test_authors_are_clients_and_nobody_is_named(repository, tmp_path):
         assert word not in written
 
 
+def test_the_command_line_knows_the_source(repository, tmp_path):
+    out = tmp_path / "s.parquet"
+    command = [sys.executable, "-m", "coreplay", "data", "make", "git", "--plugin", SOURCE, "-o", out, "--json"]
+    command += ["--option", f"repositories={repository}", "--option", "periods.days=10", "--option", "periods.number=4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["periods"] == 4
+    assert len(load("files", path=out).clients) == 3
+
+
 def test_pseudonyms_can_be_made_again_only_with_the_salt(repository):
     first, again = (load("git", repositories=[repository], salt="s").clients for _ in range(2))
     other, random = (
@@ -73,6 +92,18 @@ def test_pseudonyms_can_be_made_again_only_with_the_salt(repository):
     assert not set(first) & set(other)
     assert not set(first) & set(random)
     assert pseudonym("ann@example.org", b"s") in first
+
+
+def test_options_are_checked():
+    for wrong, message in (
+        ({"repositories": 5}, "'repositories' .*: got 5: must be a path or"),
+        ({"repositories": [5]}, "'repositories' .*: must be a string"),
+        ({"repositories": ".", "words": 5}, "'words' .*: got 5: must be a list"),
+        ({"repositories": ".", "words": [2]}, "'words' .*: must be a longer list"),
+        ({"repositories": ".", "salt": ""}, "salt is empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load("git", **wrong)
 
 
 def test_what_is_no_repository_is_named(tmp_path, repository):

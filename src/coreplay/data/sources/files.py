@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coreplay.data.api import source
-from coreplay.data.assemble import assemble
-from coreplay.data.clients import Clients
-from coreplay.data.columns import Columns
-from coreplay.data.lines import LONGEST
+from coreplay.data.build import build_stream, wanted_columns
+from coreplay.data.partition import Clients
 from coreplay.data.periods import Periods
-from coreplay.data.readers import read_files
+from coreplay.data.readers import LONGEST, Columns, read_files
+from coreplay.data.sources import source
 from coreplay.data.store import holds_arrays, is_saved, load_saved
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError
@@ -38,8 +36,5 @@ def files(
             f"{arrays[0]}: is a saved stream of arrays, which is used alone and as it is: leave the options out here, "
             "and choose labels, clients and periods where the stream is made"
         )
-    who = Clients.of(clients)
-    roles = Columns.of(columns)
-    if who.by != "column" and roles.client == Columns.client:
-        roles = Columns.of({**roles.__dict__, "client": ""})  # dealt out, so no column is needed
-    return assemble(read_files(paths, roles, longest_line), periods, who, duplicates, labels)
+    raw = read_files(paths, wanted_columns(columns, clients), longest_line)
+    return build_stream(raw, periods, clients, duplicates, labels)

@@ -3,26 +3,26 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay.data.clients import Clients, limited, partition
-from coreplay.data.columns import Raw
-from coreplay.data.notes import counted
+from coreplay.data.partition import Clients, limited, partition
 from coreplay.data.periods import Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
+from coreplay.data.readers import Columns, RawColumns, unix_seconds
+from coreplay.data.samples import Ints
 from coreplay.data.stream import MOST_PERIODS, SPLITS, FederatedStream
-from coreplay.data.times import unix_seconds
 from coreplay.errors import InputError, unknown
+from coreplay.validation import make_table
 
-Ints = NDArray[np.int64]
 DUPLICATES = ("skip", "keep")
 SHOWN = 20  # labels that an error lists
 
 
-def assemble(
-    raw: Raw,
+def build_stream(
+    raw: RawColumns,
     periods: Periods | Mapping[str, Any] | None = None,
     clients: Clients | Mapping[str, Any] | None = None,
     duplicates: str = "skip",
@@ -33,7 +33,7 @@ def assemble(
     Rows without text are skipped, and so are rows that repeat another in every column, time included (without a time,
     to say a thing twice is no mistake); both are counted in the notes.
     """
-    when, who = Periods.of(periods), Clients.of(clients)
+    when, who = make_table(Periods, periods, "periods"), make_table(Clients, clients, "clients")
     if duplicates not in DUPLICATES:
         raise InputError(f"duplicates must be 'skip' or 'keep': got {duplicates!r}")
     raw, notes = _cleaned(raw, duplicates)
@@ -63,7 +63,7 @@ def assemble(
             notes.append(f"{int((wanted & ~owned).sum())} rows have labels that no client was given: left out")
         wanted &= owned
     outside = np.flatnonzero((cut.period < 0) & wanted)
-    notes += counted("a time outside all periods", [raw.where(int(k)) for k in outside], "left out")
+    notes += _counted("a time outside all periods", [raw.where(int(k)) for k in outside], "left out")
     inside = np.flatnonzero((cut.period >= 0) & wanted)
     if not len(inside):
         raise InputError(f"no row lies in any period: {when}")
@@ -86,6 +86,13 @@ def assemble(
     )
 
 
+def wanted_columns(columns: Columns | Mapping[str, str] | None, clients: Clients | Mapping[str, Any] | None) -> Columns:
+    """Return which column plays which role: none need be the client where a partitioner makes the clients."""
+    found = make_table(Columns, columns, "columns")
+    dealt = make_table(Clients, clients, "clients").by != "column"
+    return replace(found, client="") if dealt and found.client == Columns.client else found
+
+
 def _wanted(have: Sequence[str | None] | None, labels: Sequence[str | int]) -> NDArray[np.bool_]:
     """Return which rows have one of the labels."""
     fits = isinstance(labels, list | tuple) and all(
@@ -94,7 +101,7 @@ def _wanted(have: Sequence[str | None] | None, labels: Sequence[str | int]) -> N
     if not fits or not labels:
         raise InputError(f'labels must be a list of at least one label, such as ["music", "news"]: got {labels!r}')
     if have is None:
-        raise InputError("labels need a label column: name one with columns={'label': ...} or --label")
+        raise InputError("labels need a label column: name one with columns={'label': ...}")
     known = {value for value in have if value is not None}
     chosen = {str(one) for one in labels}
     for one in sorted(chosen - known):
@@ -113,7 +120,7 @@ def _dealt(labels: Sequence[str | None], wanted: NDArray[np.bool_], rule: Client
     return client
 
 
-def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
+def _cleaned(raw: RawColumns, duplicates: str) -> tuple[RawColumns, list[str]]:
     """Leave out rows without text and rows that are twice there."""
     for role in raw.columns:
         raw.check(role, lambda value: not isinstance(value, list | dict), "must be a string or a number, not several")
@@ -126,25 +133,25 @@ def _cleaned(raw: Raw, duplicates: str) -> tuple[Raw, list[str]]:
         for k, row in enumerate(zip(*raw.columns.values(), strict=True)):
             if first.setdefault(row, k) != k and k not in empty:
                 twice.add(k)
-    notes = counted("empty text", [raw.where(k) for k in sorted(empty)], "skipped")
+    notes = _counted("empty text", [raw.where(k) for k in sorted(empty)], "skipped")
     again = [raw.where(k) for k in sorted(twice)]
-    notes += counted("the same client, time, text and all", again, "skipped as duplicates (duplicates='keep' keeps)")
+    notes += _counted("the same client, time, text and all", again, "skipped as duplicates (duplicates='keep' keeps)")
     if not notes:
         return raw, notes
     kept = [k for k in range(len(raw)) if k not in empty and k not in twice]
     if not kept:
         raise InputError(f"{raw.where(0)}: no row has a text")
     columns = {role: [values[k] for k in kept] for role, values in raw.columns.items()}
-    return Raw(columns, lambda k: raw.where(kept[k]), raw.names), notes
+    return RawColumns(columns, lambda k: raw.where(kept[k]), raw.names), notes
 
 
-def _texts(raw: Raw) -> list[str]:
+def _texts(raw: RawColumns) -> list[str]:
     texts = raw.columns["text"]
     raw.check("text", lambda value: isinstance(value, str), "the text must be a string")
     return _characters(raw, "text", texts)
 
 
-def _characters(raw: Raw, role: str, values: list[str]) -> list[str]:
+def _characters(raw: RawColumns, role: str, values: list[str]) -> list[str]:
     """Return the values of a column, after checking that they are characters, which can be written."""
     try:
         "".join(values).encode()
@@ -155,7 +162,7 @@ def _characters(raw: Raw, role: str, values: list[str]) -> list[str]:
     return values
 
 
-def _labels(raw: Raw) -> list[str | None]:
+def _labels(raw: RawColumns) -> list[str | None]:
     """Return the labels; an empty one, all that a CSV file has for it, is none."""
     values = raw.columns["label"]
     nan = [k for k, value in enumerate(values) if isinstance(value, float) and math.isnan(value)]
@@ -165,7 +172,7 @@ def _labels(raw: Raw) -> list[str | None]:
     return [None if value in (None, "") else str(value) for value in values]
 
 
-def _clients(raw: Raw) -> list[str]:
+def _clients(raw: RawColumns) -> list[str]:
     problem = "the client must be a string or a whole number"
     raw.check("client", lambda value: isinstance(value, str | int) and not isinstance(value, bool), problem)
     clients = [str(client) for client in raw.columns["client"]]
@@ -174,7 +181,7 @@ def _clients(raw: Raw) -> list[str]:
     return _characters(raw, "client", clients)
 
 
-def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
+def _cut(raw: RawColumns, rule: Periods, seconds: Ints | None) -> Cut:
     kind = rule.kind(set(raw.columns))
     if kind == "time":
         assert seconds is not None  # kind() has seen the column
@@ -190,7 +197,7 @@ def _cut(raw: Raw, rule: Periods, seconds: Ints | None) -> Cut:
     return Cut(np.where(whole < number, whole, -1), np.zeros(len(whole), dtype=bool), number)
 
 
-def _numbers(raw: Raw, role: str) -> NDArray[np.float64]:
+def _numbers(raw: RawColumns, role: str) -> NDArray[np.float64]:
     values = np.array([_number(value) for value in raw.columns[role]])
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
@@ -205,7 +212,7 @@ def _number(value: Any) -> float:
         return np.nan
 
 
-def _tests(raw: Raw, rule: Periods, cut: Cut, seconds: Ints | None, texts: list[str]) -> NDArray[np.bool_]:
+def _tests(raw: RawColumns, rule: Periods, cut: Cut, seconds: Ints | None, texts: list[str]) -> NDArray[np.bool_]:
     """Return which rows test."""
     kind = rule.kind(set(raw.columns))
     by = rule.test_by
@@ -223,8 +230,18 @@ def _tests(raw: Raw, rule: Periods, cut: Cut, seconds: Ints | None, texts: list[
             raise InputError("test_by='last' needs timestamps or an order: use test_by='text'")
         return last_of_each(cut.period, seconds, rule.share)
     if "split" not in raw:
-        raise InputError("test_by='given' needs a split column: name one with columns={'split': ...} or --split")
+        raise InputError("test_by='given' needs a split column: name one with columns={'split': ...}")
     if not set(raw.columns["split"]) <= set(SPLITS):
         row = next(k for k, value in enumerate(raw.columns["split"]) if value not in SPLITS)
         raise raw.error(row, "split", "must be 'train' or 'test'")
     return np.array([value == "test" for value in raw.columns["split"]])
+
+
+def _counted(what: str, places: list[str], remedy: str) -> list[str]:
+    """Return one note for all the places, or none.
+
+    >>> _counted("empty text", ["a.jsonl:3", "a.jsonl:9"], "skipped")
+    ['empty text in 2 rows, first at a.jsonl:3: skipped']
+    """
+    rows = "1 row" if len(places) == 1 else f"{len(places)} rows"
+    return [f"{what} in {rows}, first at {places[0]}: {remedy}"] if places else []

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coreplay.data.api import source
-from coreplay.data.assemble import assemble
-from coreplay.data.clients import Clients
-from coreplay.data.columns import Columns
+from coreplay.data.build import build_stream, wanted_columns
+from coreplay.data.partition import Clients
 from coreplay.data.periods import Periods
-from coreplay.data.readers import from_table
+from coreplay.data.readers import Columns, from_table
+from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError
 from coreplay.files import may_be_on_hub
@@ -31,16 +30,13 @@ def huggingface(
     import datasets
 
     data = _dataset(str(path), name, part)
-    who, wanted = Clients.of(clients), Columns.of(columns)
-    if who.by != "column" and wanted.client == Columns.client:
-        wanted = Columns.of({**wanted.__dict__, "client": ""})
-    roles = wanted.roles(data.column_names, f"{path}: ")
+    roles = wanted_columns(columns, clients).roles(data.column_names, f"{path}: ")
     raw = from_table(data.with_format("arrow")[:], roles, lambda k: f"{path}: row {k + 1}")
     label = data.features.get(roles.get("label", ""))
     if isinstance(label, datasets.ClassLabel):
         names = label.names
         raw.columns["label"] = [None if v is None or v < 0 else names[v] for v in raw.columns["label"]]
-    return assemble(raw, periods, who, duplicates, labels)
+    return build_stream(raw, periods, clients, duplicates, labels)
 
 
 def _dataset(path: str, name: str | None, part: str) -> Any:

@@ -1,20 +1,24 @@
-"""`load` and the registry of sources.
+"""Sources of streams, one per file, and `load`.
 
 A source is a function of keyword options that returns a `FederatedStream`, registered with `source` in a file of its
-own in `coreplay.data.kinds`, or in any module of yours.
+own in this package, which is found by itself, or in any file of yours.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coreplay.data.notes import warn
 from coreplay.data.stream import FederatedStream
 from coreplay.registry import Registry
 
 Source = Callable[..., FederatedStream]
 
-_registry: Registry[Source] = Registry("source", "coreplay.data.kinds")
+_registry: Registry[Source] = Registry("source", "coreplay.data.sources")
 source = _registry.register
+
+
+class DataWarning(UserWarning):
+    """Something in the data was skipped or is odd; the message says how often and where first."""
 
 
 def sources() -> dict[str, str]:
@@ -34,9 +38,10 @@ def check_source(name: str, options: Mapping[str, Any], *, complete: bool = True
 def load(name: str, **options: Any) -> FederatedStream:
     """Make a stream from a source; what had to be skipped is in its `notes` and issued as `DataWarning`.
 
-    >>> load("synthetic", clients=3, periods=2, seed=1)
+    >>> load("synthetic", num_clients=3, num_periods=2, seed=1)
     FederatedStream(3 clients, 2 periods, 69 train + 12 test samples)
     """
     stream = _registry[name](**_registry.options(name, options))
-    warn(stream.notes)
+    for note in stream.notes:
+        warnings.warn(note, DataWarning, stacklevel=2)
     return stream

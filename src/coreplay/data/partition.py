@@ -2,18 +2,17 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coreplay.data.samples import Ints
 from coreplay.errors import InputError, unknown
 from coreplay.seeding import generator
-from coreplay.validation import make_table
 
-Ints = NDArray[np.int64]
 KINDS = ("column", "dirichlet", "pathological", "iid")
 
 
@@ -67,11 +66,6 @@ class Clients:
             raise InputError(
                 f"alpha must be above 0 and finite: got {self.alpha}; for clients that are alike use by='iid'"
             )
-
-    @classmethod
-    def of(cls, given: "Clients | Mapping[str, Any] | None") -> "Clients":
-        """Make the rule from what a configuration gives."""
-        return make_table(cls, given, "clients")
 
 
 def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:

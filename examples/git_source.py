@@ -1,27 +1,32 @@
-"""Git histories: authors are the clients, commit subjects the texts, author times the times.
+"""A source of your own: git histories. Authors are the clients, commit subjects the texts, author times the times.
+
+    coreplay data make git --plugin git_source.py --option repositories=my/repository -o commits.parquet
 
 Anybody with a few repositories has a real stream with real users and real times. Identities are joined on e-mail
-address or full name and replaced by pseudonyms; links, addresses and names are scrubbed from the texts.
+address or full name and replaced by pseudonyms, which are keyed hashes (HMAC-SHA-256): without the salt nobody can test
+a guess against them. Links, addresses and names are scrubbed from the texts.
 """
 
+import hashlib
+import hmac
 import os
 import re
 import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coreplay.data.api import source
-from coreplay.data.assemble import assemble
-from coreplay.data.clients import Clients
-from coreplay.data.columns import Raw
-from coreplay.data.periods import Periods
-from coreplay.data.scrub import Scrubber, pseudonym
-from coreplay.data.stream import FederatedStream
-from coreplay.errors import InputError
+import coreplay
+from coreplay import InputError
+from coreplay.data import Clients, FederatedStream, Periods, RawColumns, build_stream
 
+_URL = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+", re.IGNORECASE)
+_EMAIL = re.compile(r"<?[\w.+-]+@[\w-]+(?:\.[\w-]+)+>?")
+_HANDLE = re.compile(r"(?<![\w.])@[\w-]+(?:[/.][\w-]+)*")
+_WORD = re.compile(r"\w+")
 _BOT = re.compile(r"\[bot\]|\bbot\b|-bot\b|dependabot|renovate|greenkeeper|\bci\b|jenkins|automation", re.IGNORECASE)
 _NOISE = re.compile(r"^(fixup!|squash!|amend!|merge\b|revert \"?merge\b)", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*\((?:#|GH-|gh-)\d+\)")
@@ -46,7 +51,7 @@ class Commit:
     others: tuple[str, ...]
 
 
-@source("git")
+@coreplay.source("git")
 def git(
     *,
     repositories: Sequence[Path | str] | Path | str,
@@ -61,11 +66,8 @@ def git(
     bots, fix-up commits and subjects of fewer or more words than `words` are left out.
     """
     paths = [repositories] if isinstance(repositories, str | Path) else repositories
-    fit = isinstance(paths, Sequence) and all(isinstance(path, str | Path) for path in paths)
-    if not fit or not paths:
-        raise InputError(f"repositories must name at least one git repository: got {repositories!r}")
-    if not isinstance(words, list | tuple) or [type(many) for many in words] != [int, int]:
-        raise InputError(f"words must be the fewest and the most words of a subject, such as [2, 40]: got {words!r}")
+    if not paths:
+        raise InputError("repositories must name at least one git repository: got none")
     if salt == "":
         raise InputError("salt is empty, so that anybody could test guesses: give a secret text, or leave it out")
     commits = [commit for path in paths for commit in log(Path(path))]
@@ -83,8 +85,8 @@ def git(
                 values.append(value)
     if not columns["text"]:
         raise InputError(f"no usable commit in {', '.join(map(str, paths))}: all are merges, bots or of too few words")
-    raw = Raw(columns, lambda k: f"commit {k + 1}", {role: role for role in columns})
-    return assemble(raw, periods, clients)
+    raw = RawColumns(columns, lambda k: f"commit {k + 1}", {role: role for role in columns})
+    return build_stream(raw, periods, clients)
 
 
 def log(path: Path) -> list[Commit]:
@@ -142,3 +144,55 @@ def identities(commits: Sequence[Commit]) -> dict[str, str]:
         if len(commit.name.split()) > 1 and mail != name:  # nicknames are not unique
             parent[max(mail, name)] = min(mail, name)  # addresses sort before names
     return {commit.email: root(f"mail {commit.email}").removeprefix("mail ") for commit in commits}
+
+
+def pseudonym(identity: str, salt: bytes) -> str:
+    """Return the name that stands for an identity: always the same under one salt.
+
+    >>> pseudonym("ann@example.org", b"salt") == pseudonym("ann@example.org", b"salt") != pseudonym("x", b"salt")
+    True
+    """
+    return "p" + hmac.new(salt, identity.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:16]
+
+
+class Scrubber:
+    """Replaces links, addresses, @names and the names of known people.
+
+    Full names go in any case. A part of a full name (a first name, a surname) goes where it is capitalised, unless the
+    texts also use the word in lower case ("Will", "Mark"). A name of one word (a nickname) goes unless it is a common
+    word of the texts.
+
+    >>> texts = ["Thanks to Ann Lee, see https://x.org/1", "fix crash, reported by @bo and Lee (ann@x.org)"]
+    >>> scrub = Scrubber(["Ann Lee", "Bo Ek"], texts)
+    >>> [scrub(text) for text in texts]
+    ['Thanks to <name>, see <url>', 'fix crash, reported by <user> and <name> (<email>)']
+    """
+
+    def __init__(self, people: Iterable[str], texts: Sequence[str]) -> None:
+        counts = Counter(word for text in texts for word in set(_WORD.findall(text)))
+        in_texts = Counter(word for text in texts for word in set(_WORD.findall(text.lower())))
+        common = max(3, len(texts) // 1000)
+        full: set[str] = set()
+        parts: set[str] = set()
+        for person in people:
+            words = _WORD.findall(person)
+            if len(words) > 1:
+                full.add(r"[\W_]+".join(map(re.escape, words)))
+                parts |= {w.capitalize() for w in words if len(w) >= 3 and not counts[w.lower()]}
+            elif words and len(words[0]) >= 3 and in_texts[words[0].lower()] <= common:
+                full.add(re.escape(words[0]))
+        self._full = _any(full, re.IGNORECASE)
+        self._parts = _any({re.escape(part) for part in parts if counts[part]}, re.NOFLAG)
+
+    def __call__(self, text: str) -> str:
+        """Return the text without what could name somebody."""
+        text = _HANDLE.sub("<user>", _EMAIL.sub("<email>", _URL.sub("<url>", text)))
+        return self._parts.sub("<name>", self._full.sub("<name>", text))
+
+
+def _any(alternatives: set[str], flags: re.RegexFlag) -> re.Pattern[str]:
+    """Return a pattern for whole words, longest first; never a placeholder, which `<` and `>` enclose."""
+    if not alternatives:
+        return re.compile(r"(?!)")
+    ordered = sorted(alternatives, key=lambda a: (-len(a), a))
+    return re.compile(rf"(?<![\w<])(?:{'|'.join(ordered)})(?![\w>])", flags)
