@@ -11,7 +11,7 @@ from coreplay.errors import InputError
 from coreplay.federated import Conductor, Config, FlatModel, Run, RunFolder, make_algorithm
 from coreplay.federated.engine import Evaluation, Update
 from coreplay.federated.listing import list_runs
-from coreplay.run_commands import _told
+from coreplay.report.terminal import run_table
 from coreplay.tasks import Metric, Tally, Task
 
 
@@ -75,7 +75,7 @@ def test_a_period_that_is_lost_whole_shows_as_forgetting(stream, tmp_path):
     run = carried_out(tmp_path / "run", stream, Answers(np.zeros(1, np.float32), map(Evaluation, sums)))
     assert run.metrics["forgetting"] == [None, pytest.approx(0.938)]
     assert run.metrics["all_period_forgetting"] == [None, pytest.approx(0.469 - 0.480)]
-    assert "| 2 | 0.4800 | 0.9380 |" in _told(run.summary)
+    assert "| 2 | 0.4800 | 0.9380 |" in run_table(run.summary)
 
 
 def test_all_period_figures_and_forgetting_are_made_as_the_metric_says(stream, tmp_path):
@@ -103,8 +103,8 @@ def test_clients_whose_test_sets_are_missing_are_in_all_records(stream, tmp_path
     assert [event.facts.get("missing") for event in told if event.kind == "evaluated"] == [None, ["client1"]]
     (listed,) = list_runs(tmp_path)
     assert listed.missing == ("client1",)
-    assert "| 2* | 0.7000 | – |" in _told(run.summary)
-    assert r"\* After period 2, measured on the test sets of all clients but 'client1'." in _told(run.summary)
+    assert "| 2* | 0.7000 | – |" in run_table(run.summary)
+    assert r"\* After period 2, measured on the test sets of all clients but 'client1'." in run_table(run.summary)
 
     text = (tmp_path / "run/summary.json").read_text()
     for period in ("x", "2", "-1"):

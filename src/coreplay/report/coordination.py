@@ -9,31 +9,36 @@ from matplotlib.figure import Figure
 from coreplay.experiments.coordination import Outcome, StudyResult
 from coreplay.files import replacing, write_json, write_text
 
-NAMES = ("results.json", "table.md", "convergence.png", "convergence.svg")
+NAMES = ("results.json", "table.md", "convergence.png", "convergence.svg", "selections.json")
 COLOURS = {"alternating": "#E69F00", "corrective": "#0072B2"}
 OTHERS = ("#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 
 
 def write(result: StudyResult, folder: Path | str) -> list[Path]:
-    """Write results.json, table.md and the convergence figure (PNG and SVG); return the paths."""
+    """Write results.json, table.md, the convergence figure and the selections of given clients; return the paths."""
     folder = Path(folder)
-    paths = [folder / name for name in NAMES]
+    paths = [folder / name for name in NAMES[:-1]]
     write_json(paths[0], result.to_json())
     write_text(paths[1], markdown(result))
     chart = figure(result)
     for path in paths[2:]:
         with rc_context({"svg.hashsalt": "coreplay"}), replacing(path) as temporary:
             chart.savefig(temporary, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    if result.selections:  # of clients that were given
+        paths.append(folder / NAMES[-1])
+        write_json(paths[-1], result.selections)
     return paths
 
 
 def markdown(result: StudyResult) -> str:
-    """Return the outcomes as a Markdown table, a row a number of rounds."""
+    """Return the outcomes as a Markdown table, one row per number of rounds."""
     config = result.config
+    pool = f"up to {config.pool}" if result.selections else str(config.pool)
+    optimum = "the joint relaxed optimum" + (f" ({result.lower:.6g} to {result.upper:.6g})" if result.lower else "")
     lines = [
-        f"Objective ‖Σ selected unit gradients‖² of {config.clients} clients, {config.budget} of {config.pool} samples "
-        f"each, d = {config.dimension}, seed {config.seed}, and its ratio to the joint relaxed optimum "
-        f"({result.lower:.6g} to {result.upper:.6g}). Bytes are a client's, up and down.",
+        f"Objective ‖Σ selected unit gradients‖² of {config.clients} clients, {config.budget} of {pool} samples "
+        f"each, d = {config.dimension}, seed {config.seed}, and its ratio to {optimum}. "
+        "Bytes are per client, up and down.",
         "",
         "| rounds | " + " | ".join(f"{method} | ratio" for method in config.methods) + " | kB up | kB down |",
         "|---|" + "---|---|" * len(config.methods) + "---|---|",

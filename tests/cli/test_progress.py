@@ -4,8 +4,9 @@ import io
 
 import pytest
 
-from coreplay.display import Status, duration, echo, following, show_markdown
+from coreplay.cli.progress import Status, echo, following, show_markdown
 from coreplay.federated import Event
+from coreplay.report.terminal import duration
 
 EVENTS = [
     Event("begin", 0, 0, {"rounds": [2, 2], "strategy": "none"}),
@@ -30,7 +31,7 @@ def test_plain_lines_are_one_a_round_and_period_and_warnings(capsys):
     assert lines[0] == "first: warning: client 'bo' failed and is tried again: no memory"
     assert lines[1].startswith("first: period 1/2, round 1/2, loss 5.5, about ")
     assert lines[3] == "first: period 1/2 is trained: perplexity 200.1 on all test sets"
-    assert lines[4] == "first: period 1/2: 4 clients chose, 12 kept"
+    assert lines[4] == "first: period 1/2: 4 clients selected, 12 samples kept"
     assert len(lines) == 5
 
 
@@ -38,7 +39,7 @@ def test_status_line_shows_clients():
     status = Status()
     for event in EVENTS[:-1]:
         status.take(event)
-    assert status.line() == "period 1/2, measuring and choosing, client 4/4, loss 5, perplexity 200.1"
+    assert status.line() == "period 1/2, evaluating and selecting, client 4/4, loss 5, perplexity 200.1"
 
 
 def test_a_figure_of_an_earlier_period_says_so():
@@ -78,7 +79,7 @@ def test_live_display_on_a_terminal(monkeypatch):
     shown = terminal.getvalue()
     assert "corrective" in shown
     assert "warning: client 'bo' failed" in shown
-    assert "period 1/2, measuring and choosing, loss 5, perplexity 200.1" in shown
+    assert "period 1/2, evaluating and selecting, loss 5, perplexity 200.1" in shown
 
 
 def test_time_left_is_at_the_pace_of_this_session():

@@ -1,8 +1,6 @@
-"""`coreplay data ...`: list sources, make streams, describe them. Thin; heavy imports are inside the commands."""
+"""`coreplay data`: list sources, make streams, describe them."""
 
 import json
-import math
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from coreplay.display import echo, printable
+from coreplay.cli import Command, Json, Options, Plugins, Seed, load_plugins, parse_options
+from coreplay.cli.progress import echo, progress_bar
 from coreplay.errors import InputError, unknown
 
 app = typer.Typer(
@@ -21,40 +20,26 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The .parquet file to write.")]
-Seed = Annotated[int, typer.Option(help="Makes every random choice repeatable.")]
 Days = Annotated[float | None, typer.Option(help="Length of a period in days.")]
-Number = Annotated[int | None, typer.Option("--periods", help="How many periods.")]
+Number = Annotated[int | None, typer.Option("--periods", help="Number of periods.")]
 Start = Annotated[str | None, typer.Option(help="When the first period begins, such as 2021-09-17.")]
-Test = Annotated[float, typer.Option(help="Share of a period, its last part, that tests.")]
-MinSamples = Annotated[int, typer.Option(help="Clients with fewer training samples are left out and reported.")]
+Test = Annotated[
+    float, typer.Option("--test-fraction", help="Fraction at the end of each period that is held out for testing.")
+]
+MinSamples = Annotated[
+    int,
+    typer.Option(help="Clients with fewer training samples are left out and reported."),
+]
 MaxSamples = Annotated[int | None, typer.Option(help="Maximum number of samples per client, period and split.")]
 
 
-@app.command("sources")
-def sources_command(as_json: Json = False) -> None:
-    """List where streams come from.
-
-    Example: `coreplay data sources`
-    """
-    from coreplay.data import sources
-
-    known = sources()
-    if as_json:
-        echo(json.dumps(known))
-    else:
-        width = max(map(len, known))
-        echo("\n".join(f"{name:<{width}}  {text}" for name, text in sorted(known.items())))
-
-
-@app.command()
+@app.command(cls=Command)
 def make(
     source: Annotated[str, typer.Argument(help="A source; `coreplay data sources` lists them.")],
     output: Output,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", help="Option of the source, as name=value; values may be JSON.")
-    ] = None,
+    option: Options = None,
+    plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Make a stream from any source and write it to one Parquet file.
@@ -66,14 +51,15 @@ def make(
     from coreplay.data import load, save
     from coreplay.data.store import check_output
 
+    load_plugins(plugin)
     check_output(output)
-    with _warnings(), _busy(f"making {output}"):
-        stream = load(source, **parse_options(option or []))
+    with _warnings(), progress_bar(f"making {output}"):
+        stream = load(source, **parse_options(option))
         save(stream, output)
-    _told(stream, output, as_json)
+    _report(stream, output, as_json)
 
 
-@app.command("from-git")
+@app.command("from-git", cls=Command)
 def from_git(
     repositories: Annotated[list[Path], typer.Argument(help="Git repositories on this machine.")],
     output: Output,
@@ -100,14 +86,14 @@ def from_git(
 
     check_output(output)
     rule = Periods(by="time", days=days, number=periods, start=start, test=test)
-    with _warnings(), _busy(f"making {output}"):
+    with _warnings(), progress_bar(f"making {output}"):
         limits = Clients(min_samples=min_samples, max_samples=max_samples)
         stream = load("git", repositories=repositories, salt=salt, periods=rule, clients=limits)
         save(stream, output)
-    _told(stream, output, as_json)
+    _report(stream, output, as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def describe(
     file: Annotated[
         str, typer.Argument(help="A .jsonl, .jsonl.gz, .csv, .csv.gz or .parquet file, or the name of a source.")
@@ -123,15 +109,15 @@ def describe(
     periods: Number = None,
     start: Start = None,
     test: Annotated[
-        float | None, typer.Option(help="Share of a period that tests.  [default: 0.2, or a split column]")
+        float | None,
+        typer.Option("--test-fraction", help="Fraction held out for testing.  [default: 0.2, or a split column]"),
     ] = None,
     min_samples: Annotated[
         int | None, typer.Option(help="Clients with fewer training samples are left out.  [default: 1]")
     ] = None,
     max_samples: MaxSamples = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", help="Option of the source, as name=value; values may be JSON.")
-    ] = None,
+    option: Options = None,
+    plugin: Plugins = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", "-f", help="Write the figure to this .png or .svg.")
     ] = None,
@@ -154,7 +140,8 @@ def describe(
 
     if figure is not None and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {str(figure)!r} has suffix {figure.suffix!r}: use .png or .svg")
-    options = parse_options(option or [])
+    load_plugins(plugin)
+    options = parse_options(option)
     source = file
     if file not in sources() and not Path(file).suffix and not Path(file).exists():
         raise unknown("file or source", file, sources())
@@ -171,9 +158,9 @@ def describe(
         raise InputError(
             f"--{next(iter(flags)).replace('_', '-')} is for files: give a source its options with --option name=value"
         )
-    with _warnings(), _busy(f"reading {file}"):
+    with _warnings(), progress_bar(f"reading {file}"):
         stream = load(source, **options)
-    with _busy("measuring"):
+    with progress_bar("measuring"):
         found, details = measure(stream, seed)
     if figure is not None:
         from coreplay.report.stream import write
@@ -194,20 +181,6 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, {})}
 
 
-def parse_options(pairs: list[str], flag: str = "--option") -> dict[str, Any]:
-    """Parse name=value pairs; values are JSON where they can be, or inf, else text."""
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"{flag} must be name=value: got {pair!r}")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = math.inf if value == "inf" else value
-    return options
-
-
 @contextmanager
 def _warnings() -> Iterator[None]:
     """Show what was skipped as one line each on standard error."""
@@ -221,22 +194,7 @@ def _warnings() -> Iterator[None]:
             echo(f"warning: {warning.message}", err=True)
 
 
-@contextmanager
-def _busy(what: str) -> Iterator[None]:
-    """Show on a terminal that work is going on, and for how long."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(printable(what), total=None)
-        yield
-
-
-def _told(stream: Any, output: Path, as_json: bool) -> None:
+def _report(stream: Any, output: Path, as_json: bool) -> None:
     tests = int(stream.test.sum())
     facts = {"clients": len(stream.clients), "periods": stream.periods, "samples": len(stream), "test_samples": tests}
     if as_json:
