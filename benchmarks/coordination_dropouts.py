@@ -12,7 +12,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
-from coreplay.experiments.coordination import CoordinationStudy, draw_clients, joint_bound, versions
+from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound
+from coreplay.federated.folder import versions
 
 
 def main() -> None:

@@ -21,9 +21,8 @@ from threadpoolctl import threadpool_limits
 from coreplay import coordinate
 from coreplay.coordination import coordination_methods
 from coreplay.engines.api import prepare
-from coreplay.experiments.coordination import versions
 from coreplay.federated.flat import FlatModel
-from coreplay.federated.folder import RunFolder
+from coreplay.federated.folder import RunFolder, versions
 from coreplay.federated.site import Site
 from coreplay.files import replacing
 from coreplay.replay import Store

@@ -17,7 +17,6 @@ cheap. The grams and sketches are kept in --folder; a second call goes on from t
 import argparse
 import time
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 import coreplay
 from coreplay.coordination import Contribution
-from coreplay.experiments.coordination import versions
+from coreplay.federated.folder import versions
 from coreplay.files import replacing
 
 WORDS, TOKENS, MASKED, MASK, FIRST = 30_522, 12, 2, 4, 5
@@ -161,7 +160,7 @@ def main() -> None:
         error = np.std(found, ddof=1) / np.sqrt(len(found))
         between = f"{min(found):+.1%} to {max(found):+.1%}"
         print(f"  {rounds:2} rounds: mean {np.mean(found):+.1%} ± {error:.1%}, sets {between}")
-    print(f"versions: {versions() | {name: version(name) for name in ('torch', 'transformers')}}")
+    print(f"versions: {versions()}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from threadpoolctl import threadpool_limits
 from coreplay import coordinate
 from coreplay.coordination import client, matrix, messages, method, server
 from coreplay.coordination.methods import alternating, corrective
-from coreplay.experiments.coordination import CoordinationStudy, draw_clients, versions
+from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients
+from coreplay.federated.folder import versions
 
 PARTS = [
     (matrix.Candidates, "project", "Gᵀv"),

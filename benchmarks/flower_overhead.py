@@ -60,8 +60,7 @@ def watched(engine: str, clients: int, rounds: int, folder: Path) -> tuple[list[
 def vocabulary(folder: Path, clients: int) -> None:
     """Write a vocabulary of 30 522 pieces: those of the stream, and some that nobody uses."""
     from coreplay.data import load
-    from coreplay.tasks.vocabulary import Vocabulary
-    from coreplay.tasks.wordpiece import tokenizer, train
+    from coreplay.tasks.tokenization import Vocabulary, tokenizer, train
 
     pieces = train(load("synthetic", num_clients=clients, num_periods=2, samples=6).of_period(0).texts, WORDS)
     pieces += [f"[unused{k}]" for k in range(WORDS - len(pieces))]

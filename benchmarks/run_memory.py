@@ -26,8 +26,7 @@ PHASES = {"begin": "training", "evaluated": "selection", "selected": "training",
 def vocabulary(clients: int, folder: Path) -> None:
     """Write the vocabulary of the first period, filled up to WORDS with pieces that nobody uses."""
     from coreplay.data import load
-    from coreplay.tasks.vocabulary import Vocabulary
-    from coreplay.tasks.wordpiece import tokenizer, train
+    from coreplay.tasks.tokenization import Vocabulary, tokenizer, train
 
     pieces = train(load("synthetic", num_clients=clients, num_periods=2).of_period(0).texts, WORDS)
     pieces += [f"[unused{k}]" for k in range(WORDS - len(pieces))]

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import header, line, mean, pair
-from coreplay.experiments.mixture import MIXTURES, draw
+from coreplay.experiments.near_optimality import MIXTURES, draw
 from coreplay.seeding import generator
 from coreplay.selection import choose, minimise
 from coreplay.selection.branch_and_bound import solve

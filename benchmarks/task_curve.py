@@ -19,7 +19,7 @@ from benchmarks.common import header
 from coreplay.data import FederatedStream, Samples, load
 from coreplay.files import replacing, write_text
 from coreplay.tasks import Task, batches, evaluate, make
-from coreplay.tasks.kinds.masked_lm import MaskedLM
+from coreplay.tasks.masked_lm import MaskedLM
 
 BATCH, TESTS, POINTS = 64, 1500, 2
 SIZES: dict[str, tuple[dict[str, int], int, float]] = {  # sizes, epochs, learning rate
@@ -36,7 +36,7 @@ def pooled(stream: FederatedStream, split: str) -> Samples:
 def by_frequency(task: MaskedLM, train: Samples, test: Samples) -> float:
     """Return the test perplexity of the training frequencies of pieces, each count plus one."""
     words = task.vocabulary
-    ids, _ = words.encode(train.texts, task.size.max_length)
+    ids, _ = words.encode(train.texts, task.max_length)
     counts = Counter(ids[(ids != words.pad) & (ids != words.cls) & (ids != words.sep)].tolist())
     total = sum(counts.values()) + len(words)
     targets = task.collate(test)["targets"]

@@ -18,10 +18,8 @@ import torch
 from benchmarks.common import header, line
 from coreplay.data import Samples, load
 from coreplay.tasks import Batch, batches
-from coreplay.tasks.bert import Size
-from coreplay.tasks.kinds.masked_lm import MaskedLM
-from coreplay.tasks.vocabulary import Vocabulary
-from coreplay.tasks.wordpiece import tokenizer, train
+from coreplay.tasks.masked_lm import MaskedLM
+from coreplay.tasks.tokenization import Vocabulary, tokenizer, train
 
 BATCH, SAMPLES, REPEATS = 32, 256, 7
 
@@ -87,7 +85,7 @@ def main() -> None:
     first = stream.of_period(0)
     pieces = train(first.texts, given.words)
     pieces += [f"[unused{k}]" for k in range(given.words - len(pieces))]
-    task = MaskedLM(Vocabulary(tokenizer(pieces)), Size(dropout=0.0), mask_probability=0.15, pretrained=None)
+    task = MaskedLM(None, vocabulary=Vocabulary(tokenizer(pieces)), dropout=0.0)
     order = torch.randperm(len(first), generator=torch.Generator().manual_seed(0))[:SAMPLES].numpy()
     samples = first[order]
     lengths = task.lengths(samples)

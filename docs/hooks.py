@@ -5,7 +5,6 @@ A page that says `<!-- generated: NAME -->` gets that part from the program itse
 repository is viewed, leads on the site to a page with that file in it.
 """
 
-import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -181,11 +180,11 @@ def names() -> str:
 
 
 def _options(function: Callable[..., Any]) -> Iterator[str]:
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            default = parameter.default
-            needed = default is inspect.Parameter.empty
-            yield f"`{parameter.name}`" if needed or default is None else f"`{parameter.name}={default!r}`"
+    from coreplay.registry import keywords
+
+    for name, parameter in keywords(function).items():
+        needed = parameter.default is parameter.empty
+        yield f"`{name}`" if needed or parameter.default is None else f"`{name}={parameter.default!r}`"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

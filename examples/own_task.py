@@ -25,8 +25,11 @@ class WordCount(Task):
                 bag[(31 * ord(a) + ord(b)) % 256] += 1
         return {"bag": bags, "words": torch.tensor([float(len(text.split())) for text in samples.texts])}
 
-    def per_sample_loss(self, model, batch):
-        return (model(batch["bag"]).squeeze(1) - batch["words"]).square()
+    def outputs(self, model, batch):
+        return model(batch["bag"]).squeeze(1)
+
+    def losses(self, outputs, batch):
+        return (outputs - batch["words"]).square()
 
 
 if __name__ == "__main__":

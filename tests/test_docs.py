@@ -24,8 +24,8 @@ import pytest
 from coreplay.experiments.sweep import Sweep
 from coreplay.federated import Config
 from coreplay.report import tables
-from coreplay.report.gather import gather
-from coreplay.report.groups import grouped
+from coreplay.report.compare import group_runs
+from coreplay.report.load import load_runs
 from tests.report.chromium import MISSING, chromium
 
 ROOT = Path(__file__).parent.parent
@@ -142,8 +142,8 @@ def test_lists_are_lists_on_the_site_too(page):
 def test_tables_of_results_are_what_the_records_of_the_runs_give(records, tmp_path):
     """And the plan in the repository takes these runs for its own, so that it goes on from them."""
     run([sys.executable, "-m", "benchmarks.records", "unpack", str(records), str(tmp_path)], ROOT)
-    found, left = gather([tmp_path / "runs"])
-    (group,) = grouped(found)
+    found, left = load_runs([tmp_path / "runs"])
+    (group,) = group_runs(found)
     assert left == []
     for table in (tables.results(group), tables.differences(group)):
         assert table.markdown() == (records.parent / f"{table.name}.md").read_text()

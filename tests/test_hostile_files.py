@@ -29,9 +29,9 @@ from coreplay.federated.listing import list_runs
 from coreplay.files import read_arrays
 from coreplay.replay import Buffer, Item, ReplayError, Store, decode, encode
 from coreplay.report import tables
-from coreplay.report.gather import gather
-from coreplay.report.groups import grouped
-from coreplay.report.runs import MAKERS
+from coreplay.report.compare import group_runs
+from coreplay.report.figures import FIGURES
+from coreplay.report.load import load_runs
 
 HUGE = [b"9" * 400, b"1e999", b"-1", b"1e308", b"NaN", b"18446744073709551616", b"0.5"]
 ODD = [b"null", b"true", b'"x"', b"[]", b"{}", b"[1]", b'{"a": 1}', b'"\\ud800"', b"\xff\xfe", b"\x00"]
@@ -123,9 +123,9 @@ def folder_of(path):
     """Do all that `coreplay runs` and `coreplay report` do with a run's folder but draw."""
     folder = path.parent
     list_runs(folder.parent)
-    found, _ = gather([folder.parent])
-    for group in grouped(found):
-        for make in MAKERS:
+    found, _ = load_runs([folder.parent])
+    for group in group_runs(found):
+        for make in FIGURES.values():
             make(group)
         tables.results(group).markdown()
         tables.differences(group)
@@ -279,7 +279,7 @@ def test_a_pipe_in_a_run_folder_stops_nobody(run_folder, tmp_path, name):
     os.mkfifo(tmp_path / "bad" / name)
     found = {run.name: run for run in list_runs(tmp_path)}
     assert found["good"].state == "finished"
-    assert [str(run.run.folder.name) for run in gather([tmp_path])[0]][-1] == "good"
+    assert [str(run.run.folder.name) for run in load_runs([tmp_path])[0]][-1] == "good"
     if name in ("config.toml", "summary.json", "checkpoint.safetensors", "failure.txt"):
         assert found["bad"].state == "damaged"
         assert "is no file" in found["bad"].problem
@@ -311,5 +311,5 @@ def test_a_few_bytes_do_not_ask_for_gigabytes(originals, tmp_path):
         f'"federated.{name}" = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n' for name in ("rounds", "epochs", "max_grad_norm")
     )
     (tmp_path / "sweep.toml").write_text('strategies = ["none", "uniform"]\n' + plan)
-    with pytest.raises(InputError, match="it asks for more than 10000 runs"):
+    with pytest.raises(InputError, match="the plan has more than 10000 runs"):
         Sweep.load(tmp_path / "sweep.toml")

@@ -45,7 +45,7 @@ def test_wheel_and_sdist_build_and_the_wheel_runs(tmp_path):
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(target), str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     assert (target / "coreplay" / "py.typed").exists()
-    assert (target / "coreplay" / "report" / "web" / "page.js").exists()
+    assert (target / "coreplay" / "report" / "template.html").exists()
     script = "import coreplay; print(coreplay.__file__, coreplay.select([[1, 0], [-1, 0], [1, 1]], budget=2))"
     shown = subprocess.run(
         [sys.executable, "-c", script], env={"PYTHONPATH": str(target)}, text=True, capture_output=True, check=True

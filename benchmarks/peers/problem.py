@@ -16,12 +16,10 @@ from torch.nn import functional
 
 from coreplay.data import FederatedStream, load
 from coreplay.seeding import generator
-from coreplay.tasks import Batch, Task, batches, tally
-from coreplay.tasks.bert import Size
-from coreplay.tasks.kinds.masked_lm import MaskedLM
+from coreplay.tasks import Batch, Task, batches, metric_sum
+from coreplay.tasks.masked_lm import MaskedLM
 from coreplay.tasks.masking import IGNORED
-from coreplay.tasks.vocabulary import Vocabulary
-from coreplay.tasks.wordpiece import tokenizer, train
+from coreplay.tasks.tokenization import Vocabulary, tokenizer, train
 
 CLIENTS, BATCH, RATE, SEED = 50, 16, 0.1, 0
 LOSSES = ("plain", "ours")  # transformers' own loss at all places of the padded batch; our task's
@@ -41,7 +39,7 @@ class Problem:
 
     def test_loss(self, model: Any) -> float:
         """Return the mean loss of a model on the test set."""
-        return tally(self.task, model, self.stream.of_period(0, "test")).mean
+        return metric_sum(self.task, model, self.stream.of_period(0, "test")).mean
 
     def data(self, client: str, loss: str) -> Batch:
         """Return a client's samples as tensors, padded to its longest, in the order of our first round."""
@@ -100,4 +98,4 @@ def problem(words: int) -> Problem:
     stream = FederatedStream(client, [0] * len(rows), test, texts, timestamp=times)
     pieces = train(stream.of_period(0).texts, words)
     pieces += [f"[unused{k}]" for k in range(words - len(pieces))]
-    return Problem(stream, MaskedLM(Vocabulary(tokenizer(pieces)), Size(dropout=0.0), 0.15, SEED, None))
+    return Problem(stream, MaskedLM(stream, vocabulary=Vocabulary(tokenizer(pieces)), dropout=0.0))

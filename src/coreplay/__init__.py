@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from coreplay.selection import select as select
     from coreplay.selection import selector as selector
     from coreplay.selection import selectors as selectors
+    from coreplay.tasks import Task as Task
     from coreplay.tasks import task as task
 
 _HOMES = {
     "Config": "coreplay.federated",
     "InputError": "coreplay.errors",
+    "Task": "coreplay.tasks",
     "algorithm": "coreplay.federated.algorithm",
     "algorithms": "coreplay.federated.algorithm",
     "coordinate": "coreplay.coordination",
@@ -48,6 +50,7 @@ _HOMES = {
 __all__ = [
     "Config",
     "InputError",
+    "Task",
     "__version__",
     "algorithm",
     "algorithms",

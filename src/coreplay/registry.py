@@ -99,15 +99,15 @@ class Registry(Generic[F]):
         Each must be a keyword-only parameter of the entry, and none that it needs may be missing unless the options are
         not `complete` yet.
         """
-        known, types = _keywords(self[name]), type_hints(self[name])
+        known, types = keywords(self[name]), type_hints(self[name])
         owner = f" of {self.kind} {name!r}"
         checked = {}
         for option, value in given.items():
             if option not in known:
                 raise unknown("option", option, known, of=owner)
             checked[option] = check_value(value, types.get(option, Any), f"option {option!r}{owner}")
-        for option, needed in known.items():
-            if complete and needed and option not in given:
+        for option, parameter in known.items():
+            if complete and parameter.default is parameter.empty and option not in given:
                 raise InputError(f"{self.kind} {name!r} needs the option {option!r}: give it a value")
         return checked
 
@@ -121,10 +121,13 @@ class Registry(Generic[F]):
 
 
 @cache
-def _keywords(entry: Callable[..., Any]) -> dict[str, bool]:
-    """Return the keyword-only parameters of a function, and whether each must be given."""
+def keywords(entry: Any) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only parameters of a function or a class; `**options` of a class stand for its base's."""
     parameters = inspect.signature(entry).parameters.values()
-    return {p.name: p.default is p.empty for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    found = {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    if isinstance(entry, type) and any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        found |= keywords(entry.__mro__[1])
+    return found
 
 
 def _same_cell(old: Callable[..., Any], new: Callable[..., Any]) -> bool:

@@ -115,8 +115,9 @@ def type_hints(entry: Any) -> dict[str, Any]:
     """Return the annotations of a function's parameters or a class's fields; none that can't be resolved."""
     try:
         found = get_type_hints(entry, include_extras=True)
-        if isinstance(entry, type) and "__init__" in vars(entry):
-            found |= get_type_hints(vars(entry)["__init__"], include_extras=True)
+        for kind in reversed(entry.__mro__) if isinstance(entry, type) else ():
+            if "__init__" in vars(kind) and kind is not object:
+                found |= get_type_hints(vars(kind)["__init__"], include_extras=True)
     except (NameError, TypeError):
         return {}
     return found

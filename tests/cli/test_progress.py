@@ -86,13 +86,13 @@ def test_time_left_is_at_the_pace_of_this_session():
     now = [0.0]
     status = Status(clock=lambda: now[0])
     status.take(Event("begin", 1, 1, {"rounds": [4, 4, 4]}))  # 5 of 12 rounds were done before
-    assert status.left() is None
+    assert status.seconds_left() is None
     now[0] = 10.0
     status.take(Event("round", 1, 1, {"loss": 2.0}))
-    assert status.left() == pytest.approx(60)
+    assert status.seconds_left() == pytest.approx(60)
     now[0] = 15.0
     status.take(Event("client", 1, 2, {"done": 1, "of": 2}))
-    assert status.left() == pytest.approx(55)
+    assert status.seconds_left() == pytest.approx(55)
 
 
 def test_durations():

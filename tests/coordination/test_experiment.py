@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from coreplay import coordinate
 from coreplay.cli.main import app
 from coreplay.errors import InputError
-from coreplay.experiments.coordination import CoordinationStudy, draw_clients, joint_bound, run
-from coreplay.report.coordination import markdown, write
+from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound, run
+from coreplay.report.studies import coordination_table, write_coordination
 
 SMALL = CoordinationStudy(clients=6, pool=10, budget=3, dimension=8, rounds=(0, 2), seed=1)
 
@@ -43,9 +43,9 @@ def test_run_and_report(tmp_path):
     result = run(SMALL, progress=lambda done, total: steps.append((done, total)))
     assert steps[-1] == (5, 5)
     assert all(o.objective >= result.lower for o in result.outcomes)
-    table = markdown(result)
+    table = coordination_table(result)
     assert table.count("\n") == 6
-    paths = write(result, tmp_path)
+    paths = write_coordination(result, tmp_path)
     assert all(path.stat().st_size > 0 for path in paths)
     assert json.loads(paths[0].read_text())["config"]["clients"] == 6
 

@@ -15,7 +15,7 @@ from coreplay.cli.main import main
 from coreplay.data import FederatedStream, load, save
 from coreplay.data.describe import describe
 from coreplay.data.divergence import between_rows, jensen_shannon, to_the_rest
-from coreplay.report.stream import markdown, write
+from coreplay.report.studies import stream_table, write_stream
 from tests.data.shared import needs_shared_data, real
 
 PERSON = {"NAME": "Ann Lee", "EMAIL": "ann@example.org"}
@@ -86,8 +86,8 @@ def test_one_client_or_one_period_can_be_described(tmp_path):
     text, details = describe(stream)
     assert text.drift_neighbours == []
     assert text.heterogeneity == 0
-    write("alone", text, details, tmp_path / "alone.svg")
-    assert "| 0 | 2 | 1 |  |" in markdown("alone", text)
+    write_stream("alone", text, details, tmp_path / "alone.svg")
+    assert "| 0 | 2 | 1 |  |" in stream_table("alone", text)
 
 
 def test_describe_command(tmp_path, coreplay):

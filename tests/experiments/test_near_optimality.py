@@ -1,22 +1,23 @@
-"""The near-optimality experiment: right, repeatable, resumable."""
+"""The near-optimality experiment: right and repeatable."""
 
 import numpy as np
 import pytest
 
 import coreplay
 from coreplay import InputError
-from coreplay.experiments.mixture import draw
-from coreplay.experiments.near_optimality import NearOptimality, one_repeat, run
-from coreplay.report.near_optimality import markdown, write
+from coreplay.experiments.near_optimality import NearOptimality, draw, one_repeat, run
+from coreplay.report.studies import near_optimality_table, write_near_optimality
 from tests.selection.problems import best_by_enumeration, unit
 
 SMALL = NearOptimality(sizes=(8, 12), budget=3, repeats=130, dimension=20, mixture="uncentred")
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("near-optimality")
-    return folder, run(SMALL, folder, workers=2)
+def small():
+    counts = []
+    result = run(SMALL, workers=2, progress=lambda done, total: counts.append((done, total)))
+    assert counts[-1] == (260, 260)
+    return result
 
 
 def test_ratios_are_to_the_true_optimum():
@@ -31,54 +32,30 @@ def test_ratios_are_to_the_true_optimum():
         assert coreplay.objective(rows, kept) == pytest.approx(best_by_enumeration(rows @ rows.T, 3))
 
 
-def test_the_result_does_not_depend_on_the_number_of_workers(small, tmp_path):
-    _, with_two = small
-    with_one = run(SMALL, tmp_path, workers=1)
+def test_the_result_does_not_depend_on_the_number_of_workers(small):
+    alone = run(SMALL, workers=1)
     for n in SMALL.sizes:
-        assert (with_one.ratios[n] == with_two.ratios[n]).all()
-
-
-def test_resume_computes_only_what_is_missing_or_damaged(small, tmp_path):
-    _, undisturbed = small
-    run(SMALL, tmp_path, workers=2)
-    chunks = sorted((tmp_path / "chunks").iterdir())
-    assert [c.name for c in chunks] == ["n12-000000.npz", "n12-000100.npz", "n8-000000.npz", "n8-000100.npz"]
-    chunks[0].unlink()
-    chunks[1].write_bytes(b"damaged")
-    kept = chunks[2].stat().st_mtime_ns
-    counts = []
-    resumed = run(SMALL, tmp_path, resume=True, workers=1, progress=lambda done, total: counts.append((done, total)))
-    assert counts[0] == (130, 260)
-    assert counts[-1] == (260, 260)
-    assert chunks[2].stat().st_mtime_ns == kept
-    assert all((resumed.ratios[n] == undisturbed.ratios[n]).all() for n in SMALL.sizes)
-
-
-def test_a_folder_in_use_is_not_overwritten(small):
-    folder, _ = small
-    with pytest.raises(InputError, match="holds a run already: pass --resume"):
-        run(SMALL, folder)
-    other = NearOptimality(sizes=(8, 12), budget=4, repeats=130, dimension=20, mixture="uncentred")
-    with pytest.raises(InputError, match="has budget = 3, not 4"):
-        run(other, folder, resume=True)
+        assert (alone.ratios[n] == small.ratios[n]).all()
+        for repeat in (0, 129):
+            assert (one_repeat(SMALL, n, repeat)[0] == small.ratios[n][:, repeat]).all()
 
 
 def test_the_report_holds_table_json_and_figures(small, tmp_path):
-    _, result = small
-    paths = write(result, tmp_path)
+    result = small
+    paths = write_near_optimality(result, tmp_path)
     assert {p.name for p in paths} == {"results.json", "table.md"} | {
         f"ratios-n{n}.{suffix}" for n in (8, 12) for suffix in ("png", "svg")
     }
     assert (tmp_path / "ratios-n8.png").read_bytes().startswith(b"\x89PNG")
-    assert "polished" in (tmp_path / "ratios-n8.svg").read_text() or "<svg" in (tmp_path / "ratios-n8.svg").read_text()
-    text = markdown(result)
+    assert ">naive_uniform</text>" in (tmp_path / "ratios-n8.svg").read_text()
+    text = near_optimality_table(result)
     assert "| exact | 1.0000 | 1.0000 | 1.0000 | 100.0% |" in text
     row = next(r for r in result.rows if r.n == 8 and r.method == "naive_uniform")
     k = SMALL.methods.index("naive_uniform")
     assert row.mean == pytest.approx(result.ratios[8][k].mean())
     assert row.p95 == pytest.approx(np.quantile(result.ratios[8][k], 0.95))
     again = tmp_path / "again"
-    write(result, again)
+    write_near_optimality(result, again)
     assert (again / "ratios-n8.svg").read_bytes() == (tmp_path / "ratios-n8.svg").read_bytes()
 
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from coreplay.engines import LocalEngine, run
 from coreplay.errors import InputError
-from coreplay.experiments import execution
-from coreplay.experiments.board import FAILED, FINISHED, RUNNING, Board
-from coreplay.experiments.execution import carry_out
+from coreplay.experiments import scheduler
+from coreplay.experiments.scheduler import FAILED, FINISHED, RUNNING, SweepStatus, run_sweep
 from coreplay.experiments.sweep import Sweep, _written
 from coreplay.federated import Event, Run
 from coreplay.federated.folder import FAILURE
@@ -49,7 +48,7 @@ def test_a_plan_has_every_combination_once():
             "budgets": [5, 20],
             "seeds": [3, 4],
             "grid": {"federated.learning_rate": [0.1, 0.2]},
-            "run": {"preset": "small", "stream": {"clients": 10}},
+            "run": {"preset": "small", "stream": {"num_clients": 10}},
         }
     )
     assert len(sweep.runs) == 2 * 2 * (2 + 2 * 2)
@@ -79,29 +78,29 @@ def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing()
         ({"strategies": ["none"], "seeds": []}, "seeds is empty"),
         ({"strategy": ["none"]}, "did you mean 'strategies'"),
         ({"strategies": ["polishd"]}, "did you mean 'polished'"),
-        ({"strategies": ["none", "none"]}, "'none-seed0' is there twice"),
+        ({"strategies": ["none", "none"]}, "'none-seed0' occurs twice"),
         ({"strategies": ["none"], "grid": {"seed": []}}, "grid.seed is empty"),
         ({"strategies": ["none"], "grid": {"federated.rate": [1]}}, "unknown key 'rate'"),
         (
             {"strategies": ["polished"], "budgets": [3], "grid": {"replay.budget": [1, 2]}},
-            "grid.replay.budget is given",
+            "grid.replay.budget is also set",
         ),
         (
             {
                 "strategies": [{"strategy": "corrective", "coordination_rounds": 1}],
                 "grid": {"replay.coordination_rounds": [4]},
             },
-            "name it once",
+            "set it once",
         ),
-        ({"strategies": ["polished"], "grid": {"replay.strategy": ["exact"]}}, "name it once"),
+        ({"strategies": ["polished"], "grid": {"replay.strategy": ["exact"]}}, "set it once"),
         ({"strategies": ["none"], "budgets": [1], "run": {"replay": {"bugdet": 3}}}, "bugdet"),
-        ({"strategies": ["none"], "budgets": [0]}, "budgets.0 = 0: input should be greater than or equal to 1"),
+        ({"strategies": ["none"], "budgets": [0]}, "budgets.0 = 0: must be at least 1"),
         ({"strategies": ["none"], "budgets": ["7"]}, "budgets.0 = '7'"),
         ({"strategies": ["none"], "seeds": [True]}, "seeds.0 = True"),
-        ({"strategies": [3]}, "strategies holds 3: they must be names, or tables"),
+        ({"strategies": [3]}, "strategies contains 3: strategies must be names, or tables"),
         (
             {"strategies": ["none"], "grid": {"federated": {"learning_rate": [0.1]}}},
-            'grid.federated is a table: write names with dots in quotes, "federated.learning_rate" = [...]',
+            'grid.federated is a table: quote dotted names, "federated.learning_rate" = [...]',
         ),
         ({"strategies": ["none"], "run": {"stream": {"source": "syntetic"}}}, "did you mean 'synthetic'"),
         ({"strategies": ["none"], "run": {"stream": {"options": {"num_client": 3}}}}, "did you mean 'num_clients'"),
@@ -134,16 +133,16 @@ def whole(tmp_path_factory):
     """Carry out a sweep that nobody disturbs."""
     folder = tmp_path_factory.mktemp("sweep")
     plan = {"strategies": ["none", "naive_uniform", {"strategy": "corrective"}], "seeds": [0, 1], "run": TINY}
-    board = Board(Sweep.make(plan).runs)
-    carry_out(board, folder)
-    return plan, folder, board
+    status = SweepStatus(Sweep.make(plan).runs)
+    run_sweep(status, folder)
+    return plan, folder, status
 
 
 def test_runs_of_a_sweep_are_those_of_run(whole, tmp_path):
-    _, folder, board = whole
-    assert board.counts() == {"waiting": 0, "running": 0, "finished": 6, "failed": 0}
+    _, folder, status = whole
+    assert status.counts() == {"waiting": 0, "running": 0, "finished": 6, "failed": 0}
     assert len(list((folder / "first").iterdir())) == 2
-    planned = next(each for each in board.runs if each.name == "corrective-1r-2-seed1")
+    planned = next(each for each in status.runs if each.name == "corrective-1r-2-seed1")
     run(planned.config, tmp_path / "alone")
     assert contents(tmp_path / "alone") == contents(folder / "runs" / planned.name)
 
@@ -153,8 +152,8 @@ def test_what_is_finished_is_not_done_again_and_more_may_be_added(whole, tmp_pat
     logs = {path: path.read_text() for path in folder.glob("runs/*/run.log")}
     states = []
     more = Sweep.make(plan | {"strategies": [*plan["strategies"], "polished"], "seeds": [0]})
-    board = Board(more.runs, lambda planned, entry: states.append((planned.name, entry.state)))
-    carry_out(board, folder)
+    status = SweepStatus(more.runs, lambda planned, run: states.append((planned.name, run.state)))
+    run_sweep(status, folder)
     assert [name for name, state in states if state == RUNNING] == ["polished-2-seed0"]
     assert {path: path.read_text() for path in logs} == logs
     # its first period was taken from the others: nothing in its log is of period 0's training
@@ -164,7 +163,7 @@ def test_what_is_finished_is_not_done_again_and_more_may_be_added(whole, tmp_pat
 
     other = Sweep.make(plan | {"run": TINY | {"periods": 2}})
     with pytest.raises(InputError, match="another configuration"):
-        carry_out(Board(other.runs), folder)
+        run_sweep(SweepStatus(other.runs), folder)
 
 
 def test_a_failed_run_is_shown_and_stops_nobody(tmp_path):
@@ -173,12 +172,12 @@ def test_a_failed_run_is_shown_and_stops_nobody(tmp_path):
         "grid": {"federated.learning_rate": [1e30, 0.1]},
         "run": TINY | {"federated": {"rounds": 1, "max_grad_norm": 0}},
     }
-    board = Board(Sweep.make(plan).runs)
-    carry_out(board, tmp_path)
-    states = {name: entry.state for name, entry in board.entries.items()}
+    status = SweepStatus(Sweep.make(plan).runs)
+    run_sweep(status, tmp_path)
+    states = {name: run.state for name, run in status.by_name.items()}
     assert [state for name, state in states.items() if "1e-30" in name] == [FAILED] * 2
     assert [state for name, state in states.items() if "0.1" in name] == [FINISHED] * 2
-    name, problem = next(iter(board.failures().items()))
+    name, problem = next(iter(status.failures().items()))
     assert "lower federated.learning_rate" in problem
     assert problem in (tmp_path / "runs" / name / FAILURE).read_text()
 
@@ -191,9 +190,9 @@ def test_the_first_period_is_there_for_others_though_the_run_that_made_it_was_ki
         if left.name not in ("config.toml", "versions.json"):
             left.unlink()
     shutil.copy(folder / "first" / f"{key}.safetensors", tmp_path / "runs/none-seed0/checkpoint.safetensors")
-    board = Board(Sweep.make(plan | {"strategies": ["none", "naive_uniform"], "seeds": [0]}).runs)
-    carry_out(board, tmp_path, processes=1)
-    assert board.counts()["finished"] == 2
+    status = SweepStatus(Sweep.make(plan | {"strategies": ["none", "naive_uniform"], "seeds": [0]}).runs)
+    run_sweep(status, tmp_path, workers=1)
+    assert status.counts()["finished"] == 2
     assert (tmp_path / "first" / f"{key}.safetensors").exists()
     for name in ("none-seed0", "naive_uniform-2-seed0"):
         assert ' round {"period": 0' not in (tmp_path / "runs" / name / "run.log").read_text()
@@ -206,9 +205,9 @@ def test_a_damaged_first_period_is_made_again(whole, tmp_path):
     damaged = tmp_path / "first" / f"{few.runs[0].first}.safetensors"
     damaged.parent.mkdir()
     damaged.write_bytes(b"\0" * 100)
-    board = Board(few.runs)
-    carry_out(board, tmp_path, processes=1)
-    assert board.counts()["finished"] == 1
+    status = SweepStatus(few.runs)
+    run_sweep(status, tmp_path, workers=1)
+    assert status.counts()["finished"] == 1
     assert contents(tmp_path / "runs/none-seed0") == contents(folder / "runs/none-seed0")
     assert damaged.stat().st_size > 100
 
@@ -216,7 +215,7 @@ def test_a_damaged_first_period_is_made_again(whole, tmp_path):
 def test_a_folder_has_one_sweep_at_a_time(whole):
     plan, folder, _ = whole
     with alone_in(folder), pytest.raises(InputError, match="another process is at work"):
-        carry_out(Board(Sweep.make(plan).runs), folder)
+        run_sweep(SweepStatus(Sweep.make(plan).runs), folder)
 
 
 def test_a_second_sweep_leaves_the_plan_of_the_first_alone(tmp_path):
@@ -282,31 +281,31 @@ def test_workers_that_do_not_start_fail_their_run_and_no_other(tmp_path, monkeyp
                 raise MemoryError
             super().__init__(*given)
 
-    monkeypatch.setattr(execution, "LocalEngine", Second)
-    board = Board(Sweep.make({"strategies": ["none"], "seeds": [0, 1, 2], "run": TINY}).runs)
-    carry_out(board, tmp_path, processes=1)
-    assert [entry.state for entry in board.entries.values()] == [FINISHED, FAILED, FINISHED]
-    assert board.failures() == {"none-seed1": "MemoryError"}
+    monkeypatch.setattr(scheduler, "LocalEngine", Second)
+    status = SweepStatus(Sweep.make({"strategies": ["none"], "seeds": [0, 1, 2], "run": TINY}).runs)
+    run_sweep(status, tmp_path, workers=1)
+    assert [run.state for run in status.by_name.values()] == [FINISHED, FAILED, FINISHED]
+    assert status.failures() == {"none-seed1": "MemoryError"}
 
 
 def test_the_time_left_follows_the_pace():
     now = [0.0]
     runs = Sweep.make({"strategies": ["none", "polished"], "run": TINY}).runs
-    board = Board(runs, clock=lambda: now[0])
-    board.begin()
-    assert board.left() is None
-    board.set(runs[0], RUNNING)
-    board.entries[runs[0].name].take(Event("begin", 0, 0, {"rounds": [2, 1, 1]}))
+    status = SweepStatus(runs, clock=lambda: now[0])
+    status.begin()
+    assert status.seconds_left() is None
+    status.set(runs[0], RUNNING)
+    status.by_name[runs[0].name].update(Event("begin", 0, 0, {"rounds": [2, 1, 1]}))
     now[0] = 30.0
-    board.entries[runs[0].name].take(Event("round", 0, 2, {}))
-    assert board.left() == pytest.approx(60)  # half a run in 30 seconds; the other has this half from here
-    board.entries[runs[1].name].take(Event("begin", 1, 0, {"rounds": [2, 1, 1]}))
-    assert board.left() == pytest.approx(60)  # having the first period from elsewhere is no progress
-    board.entries[runs[1].name].take(Event("begin", 2, 0, {"rounds": [2, 1, 1]}))
-    assert board.left() == pytest.approx(45)  # nor is what was done before it was stopped
-    board.set(runs[0], FINISHED)
-    board.set(runs[1], FAILED)
-    assert board.left() == 0
+    status.by_name[runs[0].name].update(Event("round", 0, 2, {}))
+    assert status.seconds_left() == pytest.approx(60)  # half a run in 30 seconds; the other has this half from here
+    status.by_name[runs[1].name].update(Event("begin", 1, 0, {"rounds": [2, 1, 1]}))
+    assert status.seconds_left() == pytest.approx(60)  # having the first period from elsewhere is no progress
+    status.by_name[runs[1].name].update(Event("begin", 2, 0, {"rounds": [2, 1, 1]}))
+    assert status.seconds_left() == pytest.approx(45)  # nor is what was done before it was stopped
+    status.set(runs[0], FINISHED)
+    status.set(runs[1], FAILED)
+    assert status.seconds_left() == 0
 
 
 def test_killed_three_times_and_resumed_it_gives_the_same(whole, tmp_path):
@@ -357,24 +356,3 @@ def _toml(value):
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
     return json.dumps(value)
-
-
-@pytest.mark.flower
-def test_a_sweep_on_ray_gives_the_same_runs(whole, tmp_path):
-    """In a process of its own: Ray leaves traces in the one that starts it."""
-    pytest.importorskip("ray")
-    _, folder, _ = whole
-    rate = Sweep.make({"strategies": ["none"], "run": TINY}).runs[0].config.federated.learning_rate
-    file = tmp_path / "sweep.toml"
-    text = 'strategies = ["none", { strategy = "corrective" }]\n'
-    text += f'grid = {{ "federated.learning_rate" = [{rate}, 1e30] }}\n[run]\n'
-    file.write_text(text + "".join(f"{key} = {_toml(value)}\n" for key, value in TINY.items()))
-    command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "sweep"), "--on", "ray"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "lower federated.learning_rate" in done.stderr
-    counts = json.loads(done.stdout)["runs"]
-    assert (counts["finished"], counts["failed"]) == (2, 2)
-    for name in ("none", "corrective-1r-2"):
-        (found,) = (tmp_path / "sweep/runs").glob(f"{name}-learning_rate={rate}-seed0")
-        assert contents(found) == contents(folder / "runs" / f"{name}-seed0")

@@ -12,7 +12,7 @@ from coreplay.federated import Conductor, Config, FlatModel, Run, RunFolder, mak
 from coreplay.federated.engine import Evaluation, Update
 from coreplay.federated.listing import list_runs
 from coreplay.report.terminal import run_table
-from coreplay.tasks import Metric, Tally, Task
+from coreplay.tasks import Metric, Task, WeightedSum
 
 
 class Answers:
@@ -25,7 +25,7 @@ class Answers:
         pass
 
     def train(self, period, round, clients, values, watch):
-        return Update(3 * self.change, 3, Tally(1.0, 3.0))
+        return Update(3 * self.change, 3, WeightedSum(1.0, 3.0))
 
     def evaluate(self, values, watch):
         return next(self.evaluations)
@@ -49,7 +49,10 @@ class Own(Task):
     def collate(self, samples, view=None):
         raise NotImplementedError
 
-    def per_sample_loss(self, model, batch):
+    def outputs(self, model, batch):
+        raise NotImplementedError
+
+    def losses(self, outputs, batch):
         raise NotImplementedError
 
 
@@ -71,7 +74,7 @@ def carried_out(
 
 
 def test_a_period_that_is_lost_whole_shows_as_forgetting(stream, tmp_path):
-    sums = [[Tally(938, 1000), Tally(0, 1000)], [Tally(0, 1000), Tally(960, 1000)]]
+    sums = [[WeightedSum(938, 1000), WeightedSum(0, 1000)], [WeightedSum(0, 1000), WeightedSum(960, 1000)]]
     run = carried_out(tmp_path / "run", stream, Answers(np.zeros(1, np.float32), map(Evaluation, sums)))
     assert run.metrics["forgetting"] == [None, pytest.approx(0.938)]
     assert run.metrics["all_period_forgetting"] == [None, pytest.approx(0.469 - 0.480)]
@@ -80,7 +83,7 @@ def test_a_period_that_is_lost_whole_shows_as_forgetting(stream, tmp_path):
 
 def test_all_period_figures_and_forgetting_are_made_as_the_metric_says(stream, tmp_path):
     root = Metric("RMSE", lower_is_better=True, finish=lambda mean: mean**0.5)
-    sums = [[Tally(4, 1), Tally(12, 3)], [Tally(9, 1), Tally(3, 3)]]
+    sums = [[WeightedSum(4, 1), WeightedSum(12, 3)], [WeightedSum(9, 1), WeightedSum(3, 3)]]
     run = carried_out(tmp_path / "run", stream, Answers(np.zeros(1, np.float32), map(Evaluation, sums)), root)
     assert run.metrics["RMSE"] == pytest.approx([2.0, 3**0.5])
     assert run.metrics["RMSE_mean_over_periods"] == pytest.approx([2.0, 5**0.5])
@@ -93,7 +96,7 @@ def test_all_period_figures_and_forgetting_are_made_as_the_metric_says(stream, t
 
 def test_clients_whose_test_sets_are_missing_are_in_all_records(stream, tmp_path):
     told = []
-    whole, part = [Tally(8, 10), Tally(1, 10)], [Tally(3, 5), Tally(4, 5)]
+    whole, part = [WeightedSum(8, 10), WeightedSum(1, 10)], [WeightedSum(3, 5), WeightedSum(4, 5)]
     answers = Answers(np.zeros(1, np.float32), [Evaluation(whole), Evaluation(part, {"client1": "gone"})])
     run = carried_out(tmp_path / "run", stream, answers, observer=told.append)
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -119,7 +122,7 @@ def test_clients_whose_test_sets_are_missing_are_in_all_records(stream, tmp_path
 
 
 def test_a_baseline_that_does_not_fit_is_refused_before_training(stream, tmp_path):
-    sums = [[Tally(8, 10), Tally(1, 10)]] * 2
+    sums = [[WeightedSum(8, 10), WeightedSum(1, 10)]] * 2
     answers = Answers(np.zeros(1, np.float32), map(Evaluation, sums))
     carried_out(tmp_path / "other", stream, answers, Metric("F1", lower_is_better=False))
     with pytest.raises(InputError, match="that run has no accuracy after each of 2 periods"):
@@ -131,7 +134,7 @@ def test_optimisers_at_the_server_step_parameters_and_average_running_statistics
     start = flat.numpy().copy()
     assert 0 < flat.trainable < flat.size
     change = np.random.default_rng(0).normal(size=flat.size).astype(np.float32)
-    sums = [[Tally(1, 1)] * 2] * 2
+    sums = [[WeightedSum(1, 1)] * 2] * 2
     answers = Answers(change, map(Evaluation, sums))
     changes = {"federated.algorithm": "fedadam", "federated.options": {"server_lr": 0.1}}
     about = {"start": start, "trainable": flat.trainable}
@@ -146,7 +149,7 @@ def test_optimisers_at_the_server_step_parameters_and_average_running_statistics
 
 
 def test_damaged_checkpoints_are_refused(stream, tmp_path):
-    answers = Answers(np.ones(200, np.float32), map(Evaluation, [[Tally(1, 1)] * 2] * 2))
+    answers = Answers(np.ones(200, np.float32), map(Evaluation, [[WeightedSum(1, 1)] * 2] * 2))
     carried_out(tmp_path / "run", stream, answers, start=np.zeros(200, np.float32), trainable=200)
     place = RunFolder.open(tmp_path / "run")
     assert place.checkpoint().values.tolist() == [2.0] * 200
@@ -162,7 +165,7 @@ def test_damaged_checkpoints_are_refused(stream, tmp_path):
 
 
 def test_a_checkpoint_with_nan_is_refused(stream, tmp_path):
-    answers = Answers(np.ones(4, np.float32), map(Evaluation, [[Tally(1, 1)] * 2] * 2))
+    answers = Answers(np.ones(4, np.float32), map(Evaluation, [[WeightedSum(1, 1)] * 2] * 2))
     carried_out(tmp_path / "run", stream, answers, start=np.zeros(4, np.float32), trainable=4)
     place = RunFolder.open(tmp_path / "run")
     found = place.checkpoint()

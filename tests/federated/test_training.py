@@ -98,8 +98,8 @@ def reference(task, samples, config, client, round, mu=0.0):
         for batch in batches(task, samples, config.batch_size, seed=order, epoch=epoch):
             optimizer.zero_grad()
             task.loss(model, batch).backward()
-            if config.clip:
-                nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            if config.max_grad_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
             for p, origin in zip(model.parameters(), start, strict=True):
                 if p.grad is not None:
                     p.grad += mu * (p.detach() - origin)
@@ -169,8 +169,11 @@ class Normed(Task):
         images = torch.from_numpy(np.float32(samples.content)).flatten(1)
         return {"image": images, "label": torch.from_numpy(samples.label.copy())}
 
-    def per_sample_loss(self, model, batch):
-        return nn.functional.cross_entropy(model(batch["image"]), batch["label"], reduction="none")
+    def outputs(self, model, batch):
+        return model(batch["image"])
+
+    def losses(self, outputs, batch):
+        return nn.functional.cross_entropy(outputs, batch["label"], reduction="none")
 
 
 @pytest.mark.parametrize("count", [1, 5, 9])

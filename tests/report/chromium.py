@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,14 +38,13 @@ class Browser:
         self.driver = driver
 
     def open(self, page: Path, width: int = 1000, dark: bool = False, height: int = 900) -> float:
-        """Open a page, wait until all figures are drawn, and return the seconds from navigation to that moment."""
+        """Open a page and return the seconds from navigation until it is complete."""
         self.driver.get_log("browser"), self.driver.get_log("performance")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.prefer("dark" if dark else "light")
         self.driver.get(page.absolute().as_uri())
-        self.drawn()
-        return self.run("return performance.getEntriesByName('drawn')[0].startTime") / 1000
+        return self.run("return performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000
 
     def prefer(self, scheme: str) -> None:
         """Set what the reader prefers: light or dark."""
@@ -56,19 +54,6 @@ class Browser:
     def run(self, script: str, *arguments):
         """Run a script in the page."""
         return self.driver.execute_script(script, *arguments)
-
-    def drawn(self) -> None:
-        """Wait until all figures are drawn."""
-        until = time.monotonic() + 60
-        while self.run("return document.documentElement.dataset.drawn") != "yes":
-            assert time.monotonic() < until, "the figures are not drawn within a minute"
-            time.sleep(0.02)
-
-    def choose(self, selector: str, value: str) -> None:
-        """Choose a value in a select box, as a reader does."""
-        script = "const box = document.querySelector(arguments[0]); box.value = arguments[1];"
-        self.run(script + "box.dispatchEvent(new Event('change', {bubbles: true}))", selector, value)
-        self.drawn()
 
     def complaints(self) -> list[str]:
         """Return what is in the console."""

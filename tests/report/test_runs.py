@@ -11,12 +11,11 @@ import pytest
 from coreplay.errors import InputError
 from coreplay.federated import Config
 from coreplay.federated.listing import list_runs
+from coreplay.report.api import FILES, TABLES, markdown, write
 from coreplay.report.charts import records
-from coreplay.report.gather import gather
-from coreplay.report.groups import grouped
-from coreplay.report.resources import convergence
-from coreplay.report.results import trade_off
-from coreplay.report.runs import FIGURES, MAKERS, OURS, TABLES, markdown, write
+from coreplay.report.compare import group_runs
+from coreplay.report.figures import FIGURES, convergence, trade_off
+from coreplay.report.load import load_runs
 from tests.data.test_git import git, lose_a_commit, trap
 from tests.report.making import SEEDS
 
@@ -32,8 +31,8 @@ def table(report, name):
 
 def test_finished_runs_are_found_at_any_depth_and_others_named(runs, written):
     report, said = written
-    assert len(report.sheets) == 1
-    assert len(report.sheets[0].group.runs) == 6 * len(SEEDS)
+    assert len(report.sections) == 1
+    assert len(report.sections[0].group.runs) == 6 * len(SEEDS)
     assert any("stopped" in text and "not finished" in text for text in report.left_out)
     assert any("damaged" in text for text in report.left_out)
     assert len(report.left_out) == 2
@@ -49,15 +48,15 @@ def test_the_maps_of_all_clients_have_the_same_columns(written):
 
 def test_nothing_finished_is_an_error(tmp_path, runs):
     with pytest.raises(InputError, match="there is no finished run below"):
-        gather([tmp_path])
+        load_runs([tmp_path])
     with pytest.raises(InputError, match="not finished"):
-        gather([runs / "deep"])
+        load_runs([runs / "deep"])
     with pytest.raises(InputError, match="there is no folder"):
-        gather([tmp_path / "absent"])
+        load_runs([tmp_path / "absent"])
 
 
 def test_a_run_named_twice_counts_once(runs):
-    assert len(gather([runs, runs / "none-seed0", runs / "../" / runs.name])[0]) == 6 * len(SEEDS)
+    assert len(load_runs([runs, runs / "none-seed0", runs / "../" / runs.name])[0]) == 6 * len(SEEDS)
 
 
 def test_results_are_the_means_of_the_summaries(runs, written):
@@ -104,20 +103,20 @@ def test_every_figure_and_table_is_there_as_files(written):
     report, _ = written
     names = {path.name for path in report.folder.iterdir()}
     assert names == {path.name for path in report.files}
-    assert names <= OURS
-    expected = {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg", "csv")}
+    assert names <= FILES
+    expected = {f"{name}.{suffix}" for name in (*FIGURES, "map") for suffix in ("png", "svg", "csv")}
     assert names == {"index.html"} | expected | {f"{name}.{suffix}" for name in TABLES for suffix in ("csv", "md")}
     assert all(path.stat().st_size > 100 for path in report.files)
-    group = report.sheets[0].group
-    assert [figure.name for make in MAKERS if (figure := make(group))] == list(FIGURES[:-1])
-    assert {figure.name for figure in report.sheets[0].figures} == set(FIGURES)
+    group = report.sections[0].group
+    assert [figure.name for make in FIGURES.values() if (figure := make(group))] == list(FIGURES)
+    assert {figure.name for figure in report.sections[0].figures} == {*FIGURES, "map"}
     json.dumps(report.to_json(), allow_nan=False)
 
 
 def test_the_map_shows_what_the_buffers_hold(runs, written):
     from coreplay.replay import Store
 
-    figure = next(figure for figure in written[0].sheets[0].figures if figure.name == "map")
+    figure = next(figure for figure in written[0].sections[0].figures if figure.name == "map")
     assert len({panel.choice["client"] for panel in figure.panels}) == 2
     panel = next(p for p in figure.panels if p.choice["budget"] == "4" and p.choice["strategy"] == "naive_uniform")
     offered, kept = panel.chart.series
@@ -134,7 +133,7 @@ def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_p
     (tmp_path / "report/map.png").write_text("old")
     report = write([runs / "none-seed0", runs / "corrective-2-seed0"], tmp_path / "report")
     assert not (tmp_path / "report/map.png").exists()
-    assert any("One seed" in note for note in report.sheets[0].notes)
+    assert any("One seed" in note for note in report.sections[0].notes)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("")
     with pytest.raises(InputError, match=r"thesis\.tex"):
@@ -142,8 +141,8 @@ def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_p
 
 
 def test_without_no_replay_relative_figures_are_left_out_with_a_note(runs):
-    (group,) = grouped(gather([runs / "naive_uniform-2-seed0", runs / "corrective-2-seed0"])[0])
-    names = [figure.name for make in MAKERS if (figure := make(group))]
+    (group,) = group_runs(load_runs([runs / "naive_uniform-2-seed0", runs / "corrective-2-seed0"])[0])
+    names = [figure.name for make in FIGURES.values() if (figure := make(group))]
     assert "relative-change" not in names
     assert "test-periods" not in names
     assert {"forgetting", "trade-off", "matrix"} <= set(names)
@@ -156,7 +155,7 @@ def test_groups_are_named_by_what_differs(runs, tmp_path):
         shutil.copytree(runs / f"none-seed{seed}", tmp_path / f"b{seed}")
         config = Config.load(tmp_path / f"b{seed}/config.toml", {"federated.rounds": 7, "stream.options.samples": 11})
         (tmp_path / f"b{seed}/config.toml").write_text(config.toml())
-    groups = grouped(gather([tmp_path])[0])
+    groups = group_runs(load_runs([tmp_path])[0])
     assert [group.name for group in groups] == [
         "stream.options.samples = 10, federated.rounds = 1",
         "stream.options.samples = 11, federated.rounds = 7",
@@ -175,8 +174,8 @@ def test_many_differences_are_named_by_what_says_most(runs, tmp_path):
         shutil.copytree(runs / "none-seed0", tmp_path / name)
         path = tmp_path / name / "config.toml"
         path.write_text(Config.load(path, change | {"task.options.max_length": 16 + len(change)}).toml())
-    (_, other) = grouped(gather([tmp_path])[0])
-    assert other.name == "task.options.max_length = 19, federated.max_grad_norm = 2.0, federated.epochs = 2, and 1 more"
+    (_, other) = group_runs(load_runs([tmp_path])[0])
+    assert other.name == "task.options.max_length = 19, federated.epochs = 2, federated.max_grad_norm = 2.0, and 1 more"
 
 
 def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):
@@ -187,7 +186,7 @@ def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "failure.txt").write_text("InputError: no such file\nand more\n")
     (tmp_path / "a/failure.txt").write_text("InputError: mended since\n")  # finished by hand after it had failed
-    found, left = gather([tmp_path])
+    found, left = load_runs([tmp_path])
     assert len(found) == 1
     assert [text.partition(" failed: ")[2] for text in left] == ["InputError: no such file"] * 2
     states = {listed.name: (listed.state, listed.problem) for listed in list_runs(tmp_path)}
@@ -195,17 +194,17 @@ def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path):
     assert states == {"a": ("finished", ""), "b": failed, "c": failed}
 
 
-def test_runs_of_a_plan_that_have_not_begun_are_said(runs, tmp_path):
+def test_runs_of_a_plan_that_have_not_started_are_said(runs, tmp_path):
     shutil.copytree(runs / "none-seed0", tmp_path / "runs/none-seed0")
     (tmp_path / "sweep.toml").write_text('strategies = ["none", "polished"]\nbudgets = [2, 3]\nrun = { seed = 1 }\n')
-    (text,) = gather([tmp_path])[1]
+    (text,) = load_runs([tmp_path])[1]
     assert "2 of 3 runs planned" in text
-    assert text.endswith("have not begun: polished-2-seed0, polished-3-seed0")
-    assert gather([tmp_path / "runs"])[1] == []
+    assert text.endswith("have not started: polished-2-seed0, polished-3-seed0")
+    assert load_runs([tmp_path / "runs"])[1] == []
     (tmp_path / "sweep.toml").write_text('strategies = ["polished"]\n')  # no plan of what lies beside it
-    assert gather([tmp_path])[1] == []
+    assert load_runs([tmp_path])[1] == []
     (tmp_path / "sweep.toml").write_text("strategies = 3\n")
-    assert "what is planned can't be read" in gather([tmp_path])[1][0]
+    assert "the plan of a sweep cannot be read" in load_runs([tmp_path])[1][0]
 
 
 def test_convergence_shows_every_method_that_has_rounds(runs, tmp_path):
@@ -219,7 +218,7 @@ def test_convergence_shows_every_method_that_has_rounds(runs, tmp_path):
         )
         (paths[-1] / "config.toml").write_text(config.toml())
         (paths[-1] / "coordination.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:rounds]))
-    (group,) = grouped(gather(paths)[0])
+    (group,) = group_runs(load_runs(paths)[0])
     (lines,) = convergence(group).panels[0].chart.series
     assert lines.label == "alternating, 3 rounds: relaxed"
     assert [spread.mean for spread in lines.y] == pytest.approx([1, 1 / 2, 1 / 3])
@@ -232,7 +231,7 @@ def test_a_stream_that_is_gone_is_said(runs, tmp_path, undrawn):
         config = Config.load(tmp_path / name / "config.toml").model_dump() | stream
         (tmp_path / name / "config.toml").write_text(Config.make(config).toml())
     report = write([tmp_path], tmp_path / "report", gradient_maps=1)
-    assert any("no map of the gradient space" in note and "gone.jsonl" in note for note in report.sheets[0].notes)
+    assert any("no map of the gradient space" in note and "gone.jsonl" in note for note in report.sections[0].notes)
     assert "gone.jsonl" in report.page.read_text()
 
 
@@ -246,22 +245,22 @@ def test_a_report_loads_no_stream_unless_asked(runs, tmp_path, undrawn):
     stream = {"stream": {"source": "git", "options": {"repositories": str(tmp_path / "evil")}}}
     place.write_text(Config.make(Config.load(place).model_dump() | stream).toml())
     report = write([tmp_path / "runs"], tmp_path / "report")
-    assert not any("map" in note for note in report.sheets[0].notes)
+    assert not any("map" in note for note in report.sections[0].notes)
     asked = write([tmp_path / "runs"], tmp_path / "report", gradient_maps=1)
-    assert any("git can't read it" in note for note in asked.sheets[0].notes)
+    assert any("git can't read it" in note for note in asked.sections[0].notes)
     assert not marker.exists()
 
 
 def test_the_same_strategy_budget_and_seed_with_other_numbers_is_said(runs, tmp_path):
     shutil.copytree(runs / "none-seed0", tmp_path / "a")
     shutil.copytree(runs / "none-seed0", tmp_path / "b")
-    assert gather([tmp_path])[1] == []
+    assert load_runs([tmp_path])[1] == []
     text = (tmp_path / "b/summary.json").read_text()
     figure = json.loads(text)["metrics"]["perplexity"][-1]
     (tmp_path / "b/summary.json").write_text(text.replace(str(figure), str(figure + 1)))
-    found, left = gather([tmp_path])
+    found, left = load_runs([tmp_path])
     assert len(found) == 1
-    assert "other numbers" in left[0]
+    assert "but different numbers" in left[0]
 
 
 def test_the_command(runs, tmp_path, capsys, monkeypatch, undrawn):
@@ -277,7 +276,7 @@ def test_the_command(runs, tmp_path, capsys, monkeypatch, undrawn):
     result = json.loads(shown.out)
     assert result["page"] == "report/index.html"
     assert result["groups"][0]["results"][1]["strategy"] == "naive_uniform"
-    assert "writing the page" in shown.err
+    assert "drawing" in shown.err
     assert (tmp_path / "report/index.html").exists()
     monkeypatch.setattr(sys, "argv", ["coreplay", "report", str(tmp_path), "--json"])
     with pytest.raises(SystemExit) as end:

@@ -14,7 +14,7 @@ from transformers import BertForMaskedLM
 from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
 from coreplay.federated import Config
-from coreplay.tasks import batches, evaluate, make, tally
+from coreplay.tasks import batches, evaluate, make, metric_sum
 from coreplay.tasks.bert import load_pretrained
 from coreplay.tasks.masking import EVALUATION, mask
 
@@ -139,9 +139,9 @@ def test_perplexity_is_the_exponential_of_the_mean_over_masked_pieces(stream, ta
     batch = task.collate(samples)
     mean = (task.per_sample_loss(model, batch).double().sum() / task.weights(batch).sum()).item()
     assert found == pytest.approx(math.exp(mean), rel=1e-5)
-    parts = tally(task, model, samples[:9]) + tally(task, model, samples[9:])
+    parts = metric_sum(task, model, samples[:9]) + metric_sum(task, model, samples[9:])
     assert task.metric.figure(parts.mean) == pytest.approx(found, rel=1e-5)
-    assert math.isnan(tally(task, model, samples[:0]).mean)
+    assert math.isnan(metric_sum(task, model, samples[:0]).mean)
 
 
 def test_batches_hold_every_sample_once_in_like_lengths(stream, task):
@@ -251,7 +251,7 @@ def bert(task, tmp_path_factory):
     ],
 )
 def test_options_that_a_pretrained_model_would_ignore_are_refused(stream, bert, kind, option, value):
-    with pytest.raises(InputError, match=rf"{option} = {value} has no effect with pretrained = '.*bert.*leave one out"):
+    with pytest.raises(InputError, match=rf"{option} = {value} has no effect with pretrained = '.*bert.*leave one"):
         make(kind, stream, pretrained=str(bert), **{option: value})
 
 

@@ -38,7 +38,9 @@ def check_scores(task, model, samples):
     for k in range(3):
         alone = task.per_sample_loss(model, task.collate(samples[[k]]))
         assert alone.item() == pytest.approx(losses[k].item(), rel=1e-3, abs=1e-4)
-    assert evaluate(task, model, samples) == pytest.approx(task.scores(model, batch).mean().item())
+    assert evaluate(task, model, samples) == pytest.approx(
+        task.metric_terms(task.outputs(model, batch), batch).mean().item()
+    )
     few = {name: tensor[:12] for name, tensor in batch.items()}
     found, promised = (gradient_matrix(model, task.per_sample_loss, few, batch_first=it).gram() for it in (False, True))
     assert task.batch_first == (found == promised).all()
@@ -129,8 +131,11 @@ def test_a_task_without_init_gets_a_name_by_the_decorator():
         def collate(self, samples, view=None):
             return {"image": torch.from_numpy(np.float32(samples.content)).flatten(1)}
 
-        def per_sample_loss(self, model, batch):
-            return (model(batch["image"]).squeeze(1) - batch["image"].mean(dim=1)).square()
+        def outputs(self, model, batch):
+            return model(batch["image"]).squeeze(1)
+
+        def losses(self, outputs, batch):
+            return (outputs - batch["image"].mean(dim=1)).square()
 
     named("brightness_for_test")(Brightness)
     stream = load("digits", num_periods=2)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coreplay.errors import InputError
-from coreplay.tasks.vocabulary import Vocabulary
-from coreplay.tasks.wordpiece import SPECIAL, train
+from coreplay.tasks.tokenization import SPECIAL, Vocabulary, train
 
 TEXTS = st.lists(st.text("abcd '.-\u00e9", max_size=12), max_size=12)
 SPEECH = ["turn on the kitchen light", "turn off the light in the hall", "play some jazz", "stop the music now"] * 2

@@ -163,15 +163,15 @@ def describe(
     with progress_bar("measuring"):
         found, details = measure(stream, seed)
     if figure is not None:
-        from coreplay.report.stream import write
+        from coreplay.report.studies import write_stream
 
-        write(Path(file).name, found, details, figure)
+        write_stream(Path(file).name, found, details, figure)
     if as_json:
         echo(json.dumps(found.to_json()))
         return
-    from coreplay.report.stream import markdown
+    from coreplay.report.studies import stream_table
 
-    echo(markdown(Path(file).name, found))
+    echo(stream_table(Path(file).name, found))
     if figure is not None:
         echo(f"written: {figure}")
 

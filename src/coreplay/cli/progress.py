@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from coreplay.report.html import clean
 from coreplay.report.terminal import duration, without
-from coreplay.report.texts import clean
 
 if TYPE_CHECKING:
-    from coreplay.experiments.board import Board, Entry
+    from coreplay.experiments.scheduler import RunStatus, SweepStatus
     from coreplay.experiments.sweep import Planned
     from coreplay.federated import Event, Observer
 
@@ -108,7 +108,7 @@ class Status:
         """The rounds of the current period."""
         return self.rounds[self.period] if self.period < self.periods else 0
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return the seconds that the rest takes at the pace so far; None before there is a pace."""
         gone = self.steps - self.first
         if gone <= 0:
@@ -159,7 +159,7 @@ def _plain(title: str) -> "Observer":
         elif event.kind == "begin" and (event.period or event.round):
             text = f"resuming at period {event.period + 1}, round {event.round + 1}"
         elif event.kind == "round":
-            left = status.left()
+            left = status.seconds_left()
             text = status.line() + (f", about {duration(left)} left" if left else "")
         elif event.kind == "evaluated":
             figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items() if name != "missing")
@@ -195,7 +195,7 @@ def _live(title: str) -> Iterator["Observer"]:
             status.take(event)
             if event.kind == "warning":
                 console.print(Text(printable(f"warning: {event.facts['text']}"), style="yellow"))
-            left = status.left()
+            left = status.seconds_left()
             text = f"about {duration(left)} left" if left is not None else ""
             bar.update(task, total=status.total or None, completed=status.steps, left=text)
             live.update(Group(bar, Text(printable(status.line()), overflow="ellipsis", no_wrap=True)))
@@ -220,8 +220,8 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, 
 
 @contextmanager
 def following_sweep(
-    table: Callable[["Board"], str],
-) -> Iterator[tuple[Callable[["Planned", "Entry"], None], Callable[["Board"], None]]]:
+    table: Callable[["SweepStatus"], str],
+) -> Iterator[tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]]:
     """Give two functions: one for a run in a new state, one to show the whole sweep."""
     if not sys.stderr.isatty():
         yield _sweep_lines()
@@ -234,28 +234,28 @@ def following_sweep(
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
         yield (
             lambda planned, entry: None,
-            lambda board: live.update(Group(Markdown(printable(table(board))), Text(_sweep_line(board)))),
+            lambda status: live.update(Group(Markdown(printable(table(status))), Text(_sweep_line(status)))),
         )
 
 
-def _sweep_lines() -> tuple[Callable[["Planned", "Entry"], None], Callable[["Board"], None]]:
+def _sweep_lines() -> tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]:
     last = time.monotonic()
 
-    def changed(planned: "Planned", entry: "Entry") -> None:
+    def changed(planned: "Planned", entry: "RunStatus") -> None:
         if entry.state in ("finished", "failed"):
-            what = f"{entry.figure:.4g}" if entry.figure is not None else entry.state
+            what = f"{entry.score:.4g}" if entry.score is not None else entry.state
             echo(f"{planned.name}: {entry.problem or what}", err=True)
 
-    def show(board: "Board") -> None:
+    def show(status: "SweepStatus") -> None:
         nonlocal last
         if time.monotonic() - last > 30:
             last = time.monotonic()
-            echo(_sweep_line(board), err=True)
+            echo(_sweep_line(status), err=True)
 
     return changed, show
 
 
-def _sweep_line(board: "Board") -> str:
-    counts = ", ".join(f"{count} {state}" for state, count in board.counts().items() if count)
-    left = board.left()
+def _sweep_line(status: "SweepStatus") -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in status.counts().items() if count)
+    left = status.seconds_left()
     return counts + (f"; about {duration(left)} left" if left is not None else "")

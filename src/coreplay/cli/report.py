@@ -22,7 +22,7 @@ def report(
         ),
     ] = 0,
     texts: Annotated[
-        bool, typer.Option("--texts", help="Show samples' texts on hover in the maps. For public data only.")
+        bool, typer.Option("--texts", help="Add the samples' texts to map.csv. For public data only.")
     ] = False,
     plugin: Plugins = None,
     as_json: Json = False,
@@ -35,7 +35,7 @@ def report(
 
     Example: `coreplay report runs/first runs/second --gradient-maps 3 --json`
     """
-    from coreplay.report.runs import write
+    from coreplay.report.api import write
 
     load_plugins(plugin)
     written = write(runs, output, gradient_maps=gradient_maps, texts=texts, say=partial(echo, err=True))

@@ -162,8 +162,8 @@ def runs(
     Example: `coreplay runs demo --json`
     """
     from coreplay.federated.listing import list_runs
+    from coreplay.report.html import clean
     from coreplay.report.terminal import runs_table, without
-    from coreplay.report.texts import clean
 
     load_plugins(plugin)
     found = list_runs(folder)

@@ -90,7 +90,6 @@ def near_optimality(
     workers: Annotated[int | None, typer.Option(help="Worker processes.  [default: one per core]")] = None,
     plugin: Plugins = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")] = Path("near-optimality"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the study in the output folder.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare all selectors with the exact optimum (the paper's section 5.1).
@@ -98,22 +97,20 @@ def near_optimality(
     Example: `coreplay near-optimality --n 10 30 50 --budget 5 --repeats 5000 --mixture uncentred -o results`
     """
     from coreplay.experiments.near_optimality import NearOptimality, run
-    from coreplay.report.near_optimality import markdown, write
+    from coreplay.files import claim
+    from coreplay.report.studies import near_optimality_files, near_optimality_table, write_near_optimality
 
     load_plugins(plugin)
     sizes, methods = tuple(n or (10, 30, 50)), tuple(method or ())
     config = NearOptimality(sizes=sizes, budget=budget, repeats=repeats, mixture=mixture, seed=seed, methods=methods)
+    claim(output, near_optimality_files(config))
     with progress_bar(f"{mixture} mixture", quiet=as_json) as progress:
-        try:
-            result = run(config, output, resume=resume, workers=workers, progress=progress)
-        except KeyboardInterrupt:
-            echo(f"interrupted: results so far are in {output}; continue with --resume", err=True)
-            raise typer.Exit(130) from None
-    paths = write(result, output)
+        result = run(config, workers=workers, progress=progress)
+    paths = write_near_optimality(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(markdown(result))
+    show_markdown(near_optimality_table(result))
     echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
 
 
@@ -158,9 +155,9 @@ def coordinate(
     Example: `coreplay coordinate --clients 200 --rounds 0 1 2 4 8 16 -o coordination`
     """
     from coreplay.coordination import coordination_methods
-    from coreplay.experiments.coordination import CoordinationStudy, run
+    from coreplay.experiments.coordination_study import CoordinationStudy, run
     from coreplay.files import claim, read_arrays
-    from coreplay.report.coordination import NAMES, markdown, write
+    from coreplay.report.studies import COORDINATION_FILES, coordination_table, write_coordination
 
     load_plugins(plugin)
     given = {"clients": clients, "pool": pool, "dimension": dimension, "concentration": concentration}
@@ -184,16 +181,16 @@ def coordinate(
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    earlier = claim(output, NAMES)
+    earlier = claim(output, COORDINATION_FILES)
     with progress_bar(f"{config.clients} clients", quiet=as_json) as progress:
         try:
             result = run(config, own or None, progress=progress)
         except InputError as error:  # it numbers the clients; say which file that is
             names = list(own)
             raise InputError(re.sub(r"clients\[(\d+)\]", lambda k: repr(names[int(k[1])]), str(error))) from None
-    paths = write(result, output)
+    paths = write_coordination(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(markdown(result))
+    show_markdown(coordination_table(result))
     echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))

@@ -40,8 +40,7 @@ def sweep(
 
     Example: `coreplay sweep --resume sweeps/first`
     """
-    from coreplay.experiments.board import Board
-    from coreplay.experiments.execution import carry_out, places
+    from coreplay.experiments.scheduler import SweepStatus, find_finished, run_sweep
     from coreplay.experiments.sweep import Sweep
     from coreplay.files import alone_in
     from coreplay.report.terminal import sweep_table
@@ -53,16 +52,16 @@ def sweep(
         echo(json.dumps(names) if as_json else "\n".join(names))
         return
     with following_sweep(sweep_table) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
-        board = Board(plan.runs, changed)
+        status = SweepStatus(plan.runs, changed)
         with alone_in(folder):  # a folder with other runs, or at work, is refused before its plan is replaced
-            places(board, folder)
+            find_finished(status, folder)
             _keep(plan, source, folder)
-        carry_out(board, folder, processes=workers, tick=lambda: show(board))
-    failures = board.failures()
+        run_sweep(status, folder, workers=workers, tick=lambda: show(status))
+    failures = status.failures()
     if as_json:
-        echo(json.dumps({"folder": str(folder), "runs": board.counts(), "failures": failures}))
+        echo(json.dumps({"folder": str(folder), "runs": status.counts(), "failures": failures}))
     else:
-        show_markdown(sweep_table(board))
+        show_markdown(sweep_table(status))
         echo(f"written: {folder}; look at it with: coreplay report {folder} -o {folder / 'report'}")
     for name, problem in failures.items():
         echo(f"failed: {name}: {problem}", err=True)
@@ -80,18 +79,18 @@ def demo(
 
     Example: `coreplay demo`
     """
-    from coreplay.experiments.board import Board
-    from coreplay.experiments.demo import DEMO
-    from coreplay.experiments.execution import carry_out
-    from coreplay.report.runs import write
+    from coreplay.experiments.scheduler import SweepStatus, run_sweep
+    from coreplay.experiments.sweep import Sweep
+    from coreplay.report.api import write
     from coreplay.report.terminal import sweep_table
 
+    plan = Sweep.demo()
     say = partial(echo, err=True)
-    say(f"{len(DEMO.runs)} runs: making the stream and the vocabulary, and starting the worker processes")
+    say(f"{len(plan.runs)} runs: making the stream and the vocabulary, and starting the worker processes")
     with following_sweep(sweep_table) as (changed, show), stoppable(output, f"coreplay demo -o {output}"):
-        board = Board(DEMO.runs, changed)
-        carry_out(board, output, tick=lambda: show(board))
-    for name, problem in board.failures().items():
+        status = SweepStatus(plan.runs, changed)
+        run_sweep(status, output, tick=lambda: show(status))
+    for name, problem in status.failures().items():
         say(f"failed: {name}: {problem}")
     written = write([output / "runs"], output / "report", gradient_maps=3, say=say)
     if as_json:
@@ -99,7 +98,7 @@ def demo(
     else:
         show_markdown(written.markdown())
         echo(f"written: {written.page} (open it in a browser), with every figure and table beside it")
-    if board.failures():
+    if status.failures():
         raise typer.Exit(1)
 
 

@@ -1,5 +1,6 @@
 """`run`: from a configuration to a finished run."""
 
+import pickle
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from coreplay.engines.local import LocalEngine, cores
 from coreplay.engines.machine import BUFFERS, MachineEngine
 from coreplay.engines.serial import SerialEngine
 from coreplay.errors import InputError
-from coreplay.federated.config import FLOWER, PROCESSES, SERIAL, SIMULATION, Config
+from coreplay.federated.config import FLOWER, GIVEN, PROCESSES, SERIAL, SIMULATION, Config
 from coreplay.federated.events import Event, Observer
 from coreplay.federated.flat import FlatModel, Vector
 from coreplay.federated.folder import CHECKPOINT, STREAM, RunFolder
@@ -40,11 +41,14 @@ class Prepared:
     trainable: int
 
 
-def prepare(config: Config) -> Prepared:
+def prepare(config: Config, stream: FederatedStream | None = None, task: Task | None = None) -> Prepared:
     """Make the stream, the task and the first model of a run, and check that they fit the configuration."""
-    stream = _stream(config)
+    for name, named, found in (("stream", config.stream.source, stream), ("task", config.task.name, task)):
+        if named == GIVEN and found is None:
+            raise InputError(f"the {name} of this run is an object of the program that began it: pass it as {name}=")
+    stream = _stream(config) if stream is None else sample_clients(stream, config.stream)
     check(config, stream)
-    task = make(config.task.name, stream, **config.task.options)
+    task = make(config.task.name, stream, **config.task.options) if task is None else task
     model = task.model(config.seed)
     select_parameters(model, config.gradients.parameters)  # a pattern that fits nothing is said now
     flat = FlatModel(model)
@@ -75,6 +79,8 @@ def run(
     folder: Path | str | None = None,
     *,
     resume: bool = False,
+    stream: FederatedStream | None = None,
+    task: Task | None = None,
     observer: Observer | None = None,
     prepared: Prepared | None = None,
     engine: MachineEngine | None = None,
@@ -89,6 +95,10 @@ def run(
         Where the run is kept; by default `runs/NAME`, with a name made of strategy, budget and seed.
     resume : bool
         Go on with the run in the folder, from its last checkpoint.
+    stream : FederatedStream, optional
+        The data, instead of the source that the configuration names. It must be given again to resume the run.
+    task : Task, optional
+        The task, instead of the one that the configuration names; see `Task.of`.
     observer : function, optional
         Called with every `Event` of the run.
     prepared : Prepared, optional
@@ -98,6 +108,7 @@ def run(
     """
     if config.engine.name != SERIAL:
         check_main()
+    config = _with_objects(config, stream, task)
     path = Path(folder) if folder is not None else Path("runs") / default_name(config)
     if resume:
         place = RunFolder.open(path)
@@ -117,7 +128,7 @@ def run(
     if resume:
         check_alone(path)
         _check_buffers(place)
-    things = prepared or prepare(config)
+    things = prepared or prepare(config, stream, task)
     with ExitStack() as stack:
         if engine is None and config.engine.name == SERIAL:
             engine = stack.enter_context(SerialEngine(things.stream, things.task, things.start))
@@ -134,6 +145,30 @@ def run(
         engine.begin(config, path)
         about = (config, things.stream, things.task, engine, place, things.start, things.trainable)
         return Conductor(*about, watched).run()
+
+
+def _with_objects(config: Config, stream: Any, task: Any) -> Config:
+    """Note in the configuration that the stream or the task is an object, after checking that the engine can use it."""
+    for name, found, kind in (("stream", stream, FederatedStream), ("task", task, Task)):
+        if found is None:
+            continue
+        if not isinstance(found, kind):
+            raise InputError(f"{name} must be a {kind.__name__}: got {found!r}")
+        if config.engine.name in (SIMULATION, FLOWER):
+            raise InputError(
+                f"{name}= can't be used with engine {config.engine.name!r}: register it and name it instead"
+            )
+        part = {"source" if name == "stream" else "name": GIVEN, "options": {}}
+        config = config.model_copy(update={name: getattr(config, name).model_copy(update=part)})
+    if task is not None and config.engine.name == PROCESSES:
+        try:
+            pickle.dumps(task)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise InputError(
+                f"the task can't be sent to worker processes ({error}): define its functions at the top level of a "
+                'module, or set engine.name = "serial"'
+            ) from None
+    return config
 
 
 def _check_buffers(place: RunFolder) -> None:

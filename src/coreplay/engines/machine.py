@@ -25,7 +25,7 @@ from coreplay.federated.flat import Vector
 from coreplay.federated.site import run_name
 from coreplay.replay import Buffer, Store
 from coreplay.replay.contents import BufferStats, buffer_stats
-from coreplay.tasks import Tally, Task
+from coreplay.tasks import Task, WeightedSum
 
 BUFFERS = "buffers.sqlite"  # in the run's folder
 MEASURED_AT_ONCE = 1024  # test samples per job
@@ -127,7 +127,7 @@ class MachineEngine(ABC):
                 change += early.pop(following)
                 following += 1
         trained = [each for number in sorted(told) for each in told[number]]
-        loss = sum((each.loss for each in trained), Tally())
+        loss = sum((each.loss for each in trained), WeightedSum())
         return Update(change, sum(min(each.samples, largest) for each in trained), loss)
 
     def _counts(self, clients: Sequence[str], period: int) -> dict[str, int]:
@@ -146,7 +146,7 @@ class MachineEngine(ABC):
             for at in range(0, size, MEASURED_AT_ONCE)
         ]
         found = {number: reply for number, reply, _ in self._each(work, watch)}
-        sums = [Tally()] * self.stream.periods
+        sums = [WeightedSum()] * self.stream.periods
         for number, job in enumerate(work):
             sums[job.period] = sums[job.period] + found[number]
         return Evaluation(sums)

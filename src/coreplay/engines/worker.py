@@ -26,7 +26,7 @@ from coreplay.federated.site import Answer, Site
 from coreplay.federated.training import Trained
 from coreplay.plugins import Plugin, load_again
 from coreplay.replay import Buffer, Store
-from coreplay.tasks import Tally, Task
+from coreplay.tasks import Task, WeightedSum
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Worker:
             told.append(trained)
         return told
 
-    def _measure(self, job: Measure) -> Tally:
+    def _measure(self, job: Measure) -> WeightedSum:
         samples = self._stream.of_period(job.period, "test")[slice(job.start, job.stop)]
         return self.site.tally(samples, self._model)
 

@@ -1,19 +1,21 @@
-"""How near to the optimum do selectors come? The paper's section 5.1: N of n random gradients, many times.
+"""How close do selectors come to the optimum? The paper's section 5.1: N of n random gradients, many times.
 
-Each repeat draws a mixture, finds the optimum by branch and bound, and lets every selector choose; the result is the
-ratio of its objective (equation 3) to the optimum. Repeats are independent and seeded one by one, so it does not depend
-on the number of workers; they are stored in chunks as they are done, so that a run can be resumed.
+Each repeat draws gradients from a mixture, finds the optimum by branch and bound and lets every selector choose. The
+result is the ratio of its objective (equation 3) to the optimum. Each repeat has its own seed, so results do not depend
+on the number of workers.
+
+The mixture is the random Gaussian mixture of the paper's appendix C.1. "literal": centres and samples are each shifted
+and scaled so that every coordinate has mean 0 and standard deviation 1, over the centres and over the samples. (A
+single centre has no deviation and becomes 0.) The sum of all samples is then 0, so that x ∝ ‖g_i‖ solves the convex
+relaxation with value 0 and does not tell the samples apart. "uncentred": the same draws without either normalisation.
 """
 
-import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from multiprocessing import get_context
 from os import cpu_count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,17 +23,19 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from coreplay.errors import InputError, unknown
-from coreplay.experiments.mixture import MIXTURES, draw
-from coreplay.files import read_arrays, read_json, replacing, write_json
 from coreplay.seeding import generator
 from coreplay.selection import check_method, choose, objective, selectors
 from coreplay.selection.pool import make_pool, whole_number
 
 Floats = NDArray[np.float64]
 
-# on one pool of new samples the first two are naive uniform and the last is polished
+MIXTURES = {
+    "literal": "centres and samples normalised per coordinate, as the appendix says",
+    "uncentred": "no normalisation",
+}
+# on a pool of new samples only, the first two equal naive_uniform and the last equals polished
 NEEDS_HISTORY = ("approximate_uniform", "fixed_proportion", "balanced")
-CHUNK = 100
+CHUNK = 100  # repeats per task of a worker process
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class NearOptimality:
     methods: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check everything before any work starts."""
+        """Validate all parameters."""
         if self.mixture not in MIXTURES:
             raise unknown("mixture", self.mixture, MIXTURES)
         for name, least in (("budget", 1), ("repeats", 1), ("seed", 0), ("dimension", 1)):
@@ -68,7 +72,7 @@ class NearOptimality:
 
 @dataclass(frozen=True)
 class Row:
-    """One method at one pool size: its ratios to the optimum, and its time for one selection from a gram."""
+    """One method at one pool size: its ratios to the optimum, and its time per selection from a given gram."""
 
     n: int
     method: str
@@ -81,7 +85,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """All ratios by pool size (methods x repeats), the summary, and how the result came about."""
+    """The ratios by pool size (methods x repeats), their summary, the duration and the package versions."""
 
     config: NearOptimality
     ratios: dict[int, Floats]
@@ -99,38 +103,74 @@ class Result:
         }
 
 
+def draw(rng: np.random.Generator, n: int, mixture: str, *, dimension: int = 300) -> Floats:
+    """Draw the gradients of one client: n rows of `dimension` numbers.
+
+    >>> rows = draw(np.random.default_rng(0), 4, "literal", dimension=3)
+    >>> rows.shape, bool(abs(rows.mean(axis=0)).max() < 1e-12)
+    ((4, 3), True)
+    """
+    if mixture not in MIXTURES:
+        raise unknown("mixture", mixture, MIXTURES)
+    literal = mixture == "literal"
+    centres = rng.normal(size=(rng.poisson(4) + 1, dimension))
+    if literal:
+        centres = _normalise(centres)
+    weights = rng.dirichlet(np.ones(len(centres)))
+    samples = centres[rng.choice(len(centres), size=n, p=weights)] + rng.normal(size=(n, dimension))
+    return _normalise(samples) if literal else samples
+
+
+def _normalise(rows: Floats) -> Floats:
+    """Give each column mean 0 and standard deviation 1; a constant column becomes 0."""
+    centred: Floats = rows - rows.mean(axis=0)
+    deviation = centred.std(axis=0)
+    centred /= np.where(deviation > 0, deviation, 1)
+    return centred
+
+
 def run(
     config: NearOptimality,
-    folder: Path | str,
     *,
-    resume: bool = False,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Result:
-    """Carry out the experiment in `folder`, which then holds its chunks; `progress(done, total)` counts repeats."""
-    folder = Path(folder)
+    """Run the experiment; `progress(done, total)` counts repeats."""
+    from coreplay.federated.folder import versions  # not in every worker process: it imports torch
+
     workers = whole_number(cpu_count() if workers is None else workers, "workers", least=1)
-    _claim(folder, config, resume)
     began = time.perf_counter()
-    total = config.repeats * len(config.sizes)
-    todo, done = [], 0
-    for n, first, count in _chunks(config):
-        if _load(config, folder, n, first, count) is None:
-            todo.append((n, first, count))
-        else:
-            done += count
-    progress(done, total)
+    chunks = [
+        (n, first, min(CHUNK, config.repeats - first))
+        for n in config.sizes
+        for first in range(0, config.repeats, CHUNK)
+    ]
+    ratios = {n: np.empty((len(config.methods), config.repeats)) for n in config.sizes}
+    times = {n: np.empty((len(config.methods) + 1, config.repeats)) for n in config.sizes}
+    done, total = 0, config.repeats * len(config.sizes)
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=threadpool_limits, initargs=(1,)) as pool:
-        futures = {pool.submit(_run_chunk, config, folder, *chunk): chunk for chunk in todo}
+        futures = {pool.submit(_run_chunk, config, *chunk): chunk for chunk in chunks}
         try:
             for future in as_completed(futures):
-                future.result()
-                done += futures[future][2]
+                n, first, count = futures[future]
+                ratios[n][:, first : first + count], times[n][:, first : first + count] = future.result()
+                done += count
                 progress(done, total)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return _collect(config, folder, time.perf_counter() - began)
+    rows = []
+    for n in config.sizes:
+        rows += [_row(n, method, ratios[n][k], times[n][k]) for k, method in enumerate(config.methods)]
+        rows.append(_row(n, "exact", np.ones(config.repeats), times[n][-1]))
+    return Result(config, ratios, rows, time.perf_counter() - began, versions())
+
+
+def _run_chunk(config: NearOptimality, n: int, first: int, count: int) -> tuple[Floats, Floats]:
+    """Return ratios and times of some repeats, one column per repeat."""
+    one_repeat(config, n, first)  # compiles the selectors, so that compilation is not timed
+    ratios, seconds = zip(*(one_repeat(config, n, repeat) for repeat in range(first, first + count)), strict=True)
+    return np.stack(ratios, axis=1), np.stack(seconds, axis=1)
 
 
 def one_repeat(config: NearOptimality, n: int, repeat: int) -> tuple[Floats, Floats]:
@@ -145,74 +185,6 @@ def one_repeat(config: NearOptimality, n: int, repeat: int) -> tuple[Floats, Flo
         seconds.append(time.perf_counter() - began)
         values.append(objective(gram=gram, kept=kept))
     return np.array(values[:-1]) / values[-1], np.array(seconds)
-
-
-def _chunks(config: NearOptimality) -> Iterator[tuple[int, int, int]]:
-    for n in config.sizes:
-        for first in range(0, config.repeats, CHUNK):
-            yield n, first, min(CHUNK, config.repeats - first)
-
-
-def _path(folder: Path, n: int, first: int) -> Path:
-    return folder / "chunks" / f"n{n}-{first:06d}.npz"
-
-
-def _run_chunk(config: NearOptimality, folder: Path, n: int, first: int, count: int) -> None:
-    one_repeat(config, n, first)  # compiles what is not compiled yet, so that no time is charged for it
-    results = [one_repeat(config, n, repeat) for repeat in range(first, first + count)]
-    with replacing(_path(folder, n, first)) as temporary:
-        np.savez(temporary, ratios=np.array([r for r, _ in results]), seconds=np.array([s for _, s in results]))
-
-
-def _load(config: NearOptimality, folder: Path, n: int, first: int, count: int) -> tuple[Floats, Floats] | None:
-    """Return the ratios and times of a finished chunk, or None if it is missing or damaged."""
-    try:
-        chunk = read_arrays(_path(folder, n, first))
-        ratios, seconds = chunk["ratios"], chunk["seconds"]
-    except (InputError, KeyError):
-        return None
-    shape = (count, len(config.methods))
-    return (ratios, seconds) if ratios.shape == shape and seconds.shape == (count, shape[1] + 1) else None
-
-
-def _claim(folder: Path, config: NearOptimality, resume: bool) -> None:
-    """Make the folder ours, or go on with an earlier run of the same experiment."""
-    stamp, plain = (
-        folder / "config.json",
-        asdict(config) | {"sizes": list(config.sizes), "methods": list(config.methods)},
-    )
-    if resume and not stamp.exists():
-        raise InputError(f"--resume: there is no run in {str(folder)!r}: leave --resume out, or correct --output")
-    if stamp.exists():
-        if not resume:
-            raise InputError(f"output {str(folder)!r} holds a run already: pass --resume to go on, or another --output")
-        earlier = read_json(stamp)
-        different = sorted(k for k in plain if earlier.get(k) != plain[k])
-        if different:
-            name = different[0]
-            raise InputError(
-                f"--resume: the run in {str(folder)!r} has {name} = {earlier.get(name)!r}, not {plain[name]!r}: "
-                "repeat its options, or choose another --output"
-            )
-    write_json(stamp, plain)
-
-
-def _collect(config: NearOptimality, folder: Path, seconds: float) -> Result:
-    ratios: dict[int, Floats] = {}
-    rows: list[Row] = []
-    for n in config.sizes:
-        loaded = [_load(config, folder, n, first, count) for m, first, count in _chunks(config) if m == n]
-        chunks = [chunk for chunk in loaded if chunk is not None]
-        if len(chunks) != len(loaded):
-            raise RuntimeError(f"a chunk in {folder} was lost while the run was going on: run again with --resume")
-        ratios[n] = np.concatenate([r for r, _ in chunks]).T
-        times = np.concatenate([s for _, s in chunks]).T
-        for k, method in enumerate(config.methods):
-            rows.append(_row(n, method, ratios[n][k], times[k]))
-        rows.append(_row(n, "exact", np.ones(config.repeats), times[-1]))
-    names = ("numpy", "numba", "scipy")
-    versions = {"python": platform.python_version(), "coreplay": version("coreplay")} | {m: version(m) for m in names}
-    return Result(config, ratios, rows, seconds, versions)
 
 
 def _row(n: int, method: str, ratios: Floats, times: Floats) -> Row:

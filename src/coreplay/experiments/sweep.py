@@ -1,9 +1,9 @@
 """A sweep: many runs that differ in strategy, budget, seed, or anything else of the configuration.
 
-A seed stands for the first model, the batches, the masks and the random choices of the clients, and where
-`stream.num_clients` asks for a sample of clients, for that sample as well. So strategies are compared seed by seed, on
-the same clients, batches and masks. What several runs share is done once: a strategy that ignores the budget runs once
-for all budgets, and the first period, in which nobody has a buffer yet, is trained once for all strategies and budgets.
+A seed determines the initial model, the batches, the masks and the client sampling per round. If `stream.num_clients`
+asks for a sample of the clients, it determines that sample too. Strategies are therefore compared seed by seed, on the
+same clients, batches and masks. Shared work is done once: a strategy that ignores the budget runs once for all budgets,
+and the first period, in which no client has a buffer yet, is trained once for all strategies and budgets.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import as_file, files
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,14 +29,14 @@ from coreplay.files import read_toml, reading
 from coreplay.plugins import plugin_sources, resolve
 from coreplay.validation import check_value
 
-PLAN = "sweep.toml"  # what is compared, in the folder of a sweep
-MOST_RUNS = 10_000
-LATER = {"replay", "gradients", "engine", "baseline", "trackers", "plugins"}  # what a first period does not depend on
+PLAN = "sweep.toml"  # the plan, in the folder of a sweep
+MAX_RUNS = 10_000
+LATER = {"replay", "gradients", "engine", "baseline", "trackers", "plugins"}  # what does not affect the first period
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a sweep: the name of its folder, how its strategy and budget are shown, and its configuration."""
+    """One run of a sweep: its folder name, the labels of its strategy and budget, and its configuration."""
 
     name: str
     strategy: str
@@ -44,7 +45,7 @@ class Planned:
 
     @cached_property
     def first(self) -> str:
-        """The same for all runs whose first period is the same."""
+        """A digest that is equal for runs with the same first period."""
         given = self.config.model_dump(mode="json", exclude=LATER)
         return _digest(
             [given, self.config.engine.aggregation_groups, *sorted(plugin_sources(self.config.plugins).values())]
@@ -52,12 +53,12 @@ class Planned:
 
     @cached_property
     def group(self) -> str:
-        """The same for all runs of the same stream and task."""
+        """A digest that is equal for runs with the same stream and task."""
         return _digest([self.config.stream.model_dump(mode="json"), self.config.task.model_dump(mode="json")])
 
 
 class Sweep(BaseModel):
-    """What is compared: every strategy with every budget, seed and combination of the grid.
+    """The plan of a sweep: every strategy with every budget, seed and combination of the grid.
 
     >>> sweep = Sweep.make({"strategies": ["none", "polished"], "budgets": [5, 20], "run": {"preset": "small"}})
     >>> [planned.name for planned in sweep.runs]
@@ -68,19 +69,19 @@ class Sweep(BaseModel):
 
     strategies: list[str | dict[str, Any]] = Field(
         default_factory=list,
-        description="Names, or tables of values of [replay] such as strategy and coordination_rounds.",
+        description="Names, or tables of [replay] options such as strategy and coordination_rounds.",
     )
     budgets: list[Annotated[int, Field(strict=True, ge=1)]] = Field(
-        default_factory=list, description="Budgets; that of the run if absent."
+        default_factory=list, description="Budgets; by default the budget of [run]."
     )
     seeds: list[Annotated[int, Field(strict=True, ge=0)]] = Field(
-        default_factory=lambda: [0], description="Seeds; they also draw the sample of clients."
+        default_factory=lambda: [0], description="Seeds; a seed also determines the sample of clients."
     )
     grid: dict[str, list[Any]] = Field(
-        default_factory=dict, description="Values of anything else, by dotted name, such as federated.learning_rate."
+        default_factory=dict, description="Values of other options by dotted name, such as federated.learning_rate."
     )
     plugins: list[str] = Field(default_factory=list, description="Plugins of all runs, besides those in [run].")
-    run: dict[str, Any] = Field(default_factory=dict, description="The configuration that all runs share.")
+    run: dict[str, Any] = Field(default_factory=dict, description="The configuration shared by all runs.")
 
     @classmethod
     def load(cls, path: Path | str, *, plugins: Iterable[str] = ()) -> "Sweep":
@@ -90,17 +91,18 @@ class Sweep(BaseModel):
             return cls.make(data, where=f"sweep {str(path)!r}", base=Path(path).parent, plugins=plugins)
 
     @classmethod
-    def make(
-        cls,
-        data: Mapping[str, Any],
-        *,
-        where: str = "sweep",
-        base: Path | str = ".",
-        plugins: Iterable[str] = (),
-    ) -> "Sweep":
-        """Check everything, each run's configuration included, and make a sweep of it.
+    def demo(cls) -> "Sweep":
+        """Return the sweep of `coreplay demo`."""
+        with as_file(files("coreplay.experiments") / "demo.toml") as path:
+            return cls.load(path)
 
-        Plugins in the data are relative to `base`, and more of them to the current folder.
+    @classmethod
+    def make(
+        cls, data: Mapping[str, Any], *, where: str = "sweep", base: Path | str = ".", plugins: Iterable[str] = ()
+    ) -> "Sweep":
+        """Build a sweep and validate it, including the configuration of every run.
+
+        Plugins in the data are relative to `base`, those in `plugins` to the current folder.
         """
         _check_shapes(data, where)
         try:
@@ -113,27 +115,26 @@ class Sweep(BaseModel):
         sweep = sweep.model_copy(update={"plugins": list(dict.fromkeys(found)), "run": run})
         for name in ("strategies", "seeds"):
             if not getattr(sweep, name):
-                raise InputError(f"{where}: {name} is empty: name at least one")
+                raise InputError(f"{where}: {name} is empty: give at least one value")
         for name, values in sweep.grid.items():
             if not values:
-                raise InputError(f"{where}: grid.{name} is empty: give it values, or leave it out")
-            if name in sweep._named_elsewhere:
-                raise InputError(f"{where}: grid.{name} is given by strategies, budgets or seeds too: name it once")
+                raise InputError(f"{where}: grid.{name} is empty: give it values, or remove it")
+            if name in sweep._fixed():
+                raise InputError(f"{where}: grid.{name} is also set by strategies, budgets or seeds: set it once")
         lists: list[Sized] = [sweep.strategies, sweep.seeds, sweep.budgets or [0], *sweep.grid.values()]
-        if math.prod(len(values) for values in lists) > MOST_RUNS:
-            raise InputError(f"{where}: it asks for more than {MOST_RUNS} runs: make several sweeps of it")
+        if math.prod(len(values) for values in lists) > MAX_RUNS:
+            raise InputError(f"{where}: the plan has more than {MAX_RUNS} runs: split it into several sweeps")
         try:
             names = [planned.name for planned in sweep.runs]
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
         if twice is not None:
-            raise InputError(f"{where}: run {twice!r} is there twice: name each strategy, budget, seed and value once")
+            raise InputError(f"{where}: run {twice!r} occurs twice: list each strategy, budget, seed and value once")
         return sweep
 
-    @property
-    def _named_elsewhere(self) -> set[str]:
-        """What the grid can't change, because the lists above it do."""
+    def _fixed(self) -> set[str]:
+        """Return the options that the grid cannot set because the other lists do."""
         tables = [given for given in self.strategies if isinstance(given, dict)]
         taken = {"seed", "replay.strategy"} | {f"replay.{name}" for table in tables for name in table}
         return taken | ({"replay.budget", "replay.budget_fraction"} if self.budgets else set())
@@ -162,7 +163,7 @@ class Sweep(BaseModel):
                 reference = replay.get("strategy") in (NONE, ALL)
                 ignored = [name for name in others if reference and name.startswith("replay.")]
                 if any(others[name] != self.grid[name][0] for name in ignored):
-                    continue  # it chooses nothing: once is enough
+                    continue  # the strategy ignores this option: run it once
                 changes = common | {f"replay.{name}": value for name, value in replay.items()}
                 fixed = "budget" in replay or "budget_fraction" in replay or reference
                 budgets: list[int | None] = [None] if fixed or not self.budgets else [*self.budgets]
@@ -173,20 +174,20 @@ class Sweep(BaseModel):
 
 
 def _check_shapes(data: Mapping[str, Any], where: str) -> None:
-    """Refuse what is easily written another way than it is meant, and say how it is written."""
+    """Reject common mistakes of notation with the correct notation."""
     grid, strategies = data.get("grid"), data.get("strategies")
     for name, values in grid.items() if isinstance(grid, Mapping) else ():
         if isinstance(values, Mapping) and values:
             whole = f'"{name}.{next(iter(values))}"'
-            raise InputError(f"{where}: grid.{name} is a table: write names with dots in quotes, {whole} = [...]")
+            raise InputError(f"{where}: grid.{name} is a table: quote dotted names, {whole} = [...]")
     for given in strategies if isinstance(strategies, list | tuple) else ():
         if not isinstance(given, str | Mapping):
             usual = 'names, or tables such as { strategy = "corrective", coordination_rounds = 4 }'
-            raise InputError(f"{where}: strategies holds {given!r}: they must be {usual}")
+            raise InputError(f"{where}: strategies contains {given!r}: strategies must be {usual}")
 
 
 def _named(config: Config, given: Mapping[str, Any], others: Mapping[str, Any]) -> Planned:
-    """Name a run after what makes it differ from the others."""
+    """Name a run after the options in which it differs from the others."""
     replay = config.replay
     strategy = replay.strategy
     if is_coordinated(strategy):
@@ -206,7 +207,7 @@ def _named(config: Config, given: Mapping[str, Any], others: Mapping[str, Any]) 
 
 
 def _written(name: str, value: Any) -> str:
-    """Write a value so that it may be part of a file's name.
+    """Return an option and its value as part of a file name.
 
     >>> _written("rounds", 4), _written("path", "../x"), _written("options", {"starts": 3})
     ('rounds=4', 'path=x-97f7eb5d', 'options=starts-3-8806a704')

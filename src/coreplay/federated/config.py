@@ -27,6 +27,7 @@ from coreplay.tasks.bert import OF_NEW_MODELS
 from coreplay.validation import problem
 
 PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES = ("processes", "serial", "flower-simulation", "flower")
+GIVEN = "given"  # the name of a stream or a task that is passed to `run` as an object
 
 
 def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
@@ -284,8 +285,10 @@ class Config(_Part):
         if self.engine.name not in ENGINES:
             raise unknown("engine", self.engine.name, ENGINES)
         # real clients may add to the server's options what their own data needs
-        check_source(self.stream.source, self.stream.options, complete=self.engine.name != FLOWER)
-        check_task(self.task.name, self.task.options)
+        if self.stream.source != GIVEN:
+            check_source(self.stream.source, self.stream.options, complete=self.engine.name != FLOWER)
+        if self.task.name != GIVEN:
+            check_task(self.task.name, self.task.options)
         make_algorithm(self.federated.algorithm, self.federated.options)
         check_strategy(self.replay.strategy, self.replay.options)
         check_trackers(self.trackers)
@@ -428,3 +431,18 @@ def toml_value(value: Any) -> str:
     if isinstance(value, date | time):
         return value.isoformat()
     return json.dumps(value, ensure_ascii=False)
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted name.
+
+    >>> flatten({"stream": {"options": {"num_clients": 5}}, "seed": 0})
+    {'stream.options.num_clients': 5, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= flatten(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from coreplay.federated.flat import Vector
 from coreplay.replay.contents import BufferStats
-from coreplay.tasks import Tally
+from coreplay.tasks import WeightedSum
 
 
 class EngineError(RuntimeError):
@@ -25,7 +25,7 @@ class Update:
 
     change: Vector
     samples: int  # the sum of the weights
-    loss: Tally
+    loss: WeightedSum
     missing: Mapping[str, str] = field(default_factory=dict)  # client: why
 
 
@@ -33,7 +33,7 @@ class Update:
 class Evaluation:
     """The sums of a model over the test set of every period, and the clients whose test sets are not in them."""
 
-    sums: list[Tally]
+    sums: list[WeightedSum]
     missing: Mapping[str, str] = field(default_factory=dict)  # client: why
 
 

@@ -32,7 +32,7 @@ from coreplay.gradients import gradient_matrix, select_parameters
 from coreplay.replay import Buffer, Store
 from coreplay.seeding import generator
 from coreplay.selection import choose
-from coreplay.tasks import Tally, Task, features, tally, view
+from coreplay.tasks import Task, WeightedSum, features, metric_sum, view
 
 Ints = NDArray[np.int64]
 
@@ -112,10 +112,10 @@ class Site:
             round=round,
         )
 
-    def tally(self, samples: Samples, values: Vector) -> Tally:
+    def tally(self, samples: Samples, values: Vector) -> WeightedSum:
         """Measure a model on test samples."""
         self.flat.load(values)
-        return tally(self.task, self.flat.model, samples)
+        return metric_sum(self.task, self.flat.model, samples)
 
     def choose_alone(self, client: str, period: int, values: Vector) -> Buffer:
         """Return the buffer that the client's own choice fills."""

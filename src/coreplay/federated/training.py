@@ -13,7 +13,7 @@ from coreplay.federated.algorithm import Algorithm
 from coreplay.federated.config import FederatedConfig
 from coreplay.federated.flat import FlatModel
 from coreplay.seeding import generator
-from coreplay.tasks import Tally, Task, batches
+from coreplay.tasks import Task, WeightedSum, batches
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Trained:
     """What a client tells of its training: how many samples it has, and its losses on the way."""
 
     samples: int
-    loss: Tally
+    loss: WeightedSum
 
 
 def train(
@@ -72,7 +72,7 @@ def train(
             f"training of client {client!r} in period {period}, round {round} gave NaN or infinity: "
             f"lower federated.learning_rate (now {config.learning_rate:g})"
         )
-    return Trained(len(samples), Tally(float(total), float(weight)))
+    return Trained(len(samples), WeightedSum(float(total), float(weight)))
 
 
 def _step(

@@ -1,101 +1,111 @@
-"""What a figure shows, apart from how it is drawn: each figure is described once, here, and drawn twice.
+"""What a figure shows, independent of how it is drawn: `renderer` draws it, `records` returns its numbers for CSV."""
 
-`drawn` makes files of a figure with matplotlib, `interactive` makes what the page shows, and `records` makes its CSV:
-all three from the same description.
-"""
-
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import Any
 
 from coreplay.federated.strategy import ALL, NONE
-from coreplay.report.numbers import Spread
 
-INK = "@ink"  # dark on a light page, light on a dark one
-MUTED = "@muted"
+INK, MUTED = "#000000", "#777777"
 # Okabe and Ito's colours, distinguishable with any kind of colour vision, without the yellow that fades on white
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x")  # 7 and 6 have no common factor
-DASHES = ("solid", "dash", "dashdot", "dot")
+MARKERS = ("o", "s", "D", "^", "P", "v", "X")  # 7 markers and 6 colours have no common factor
+DASHES = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class SeedStats:
+    """Values of one quantity, one per seed.
+
+    >>> SeedStats.of([1.0, 3.0]).mean, round(SeedStats.of([1.0, 3.0]).sd, 3), SeedStats.of([1.0]).sd
+    (2.0, 1.414, None)
+    """
+
+    values: tuple[float, ...]
+
+    @staticmethod
+    def of(values: Iterable[float]) -> "SeedStats":
+        """Keep the finite values."""
+        return SeedStats(tuple(float(value) for value in values if value is not None and math.isfinite(value)))
+
+    @property
+    def n(self) -> int:
+        """The number of values."""
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN without values."""
+        return fmean(self.values) if self.values else math.nan
+
+    @property
+    def sd(self) -> float | None:
+        """The sample standard deviation; None with fewer than two values."""
+        return stdev(self.values) if self.n > 1 else None
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a strategy looks in every figure: by colour, and by marker and dash for who can't tell colours apart."""
+    """The appearance of a strategy in all figures; marker, dash and hatch help where colours look alike."""
 
     colour: str
-    marker: str = "circle"
-    dash: str = "solid"
+    marker: str = "o"
+    dash: str = "-"
     hatched: bool = False
 
 
+def style(number: int) -> Style:
+    """Return the style of the series with this number; the first 42 all differ."""
+    turn = number // len(COLOURS)
+    return Style(
+        COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], DASHES[turn % len(DASHES)], turn % 2 == 1
+    )
+
+
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Give every label a style of its own; no replay and all data always look the same.
+    """Give every label its own style; no replay and full history always look the same.
 
     >>> styles(["none", "polished"])["polished"]
-    Style(colour='#0072B2', marker='circle', dash='solid', hatched=False)
+    Style(colour='#0072B2', marker='o', dash='-', hatched=False)
     """
-    found = {NONE: Style(INK, "cross-thin", "dash"), ALL: Style(MUTED, "star", "dash")}
-    others = [label for label in labels if label not in found]
-    for k, label in enumerate(others):
-        turn = k // len(COLOURS)
-        found[label] = Style(
-            COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], DASHES[turn % len(DASHES)], turn % 2 == 1
-        )
-    return found
+    fixed = {NONE: Style(INK, "+", "--"), ALL: Style(MUTED, "*", "--")}
+    return fixed | {label: style(k) for k, label in enumerate(label for label in labels if label not in fixed)}
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures; `percent` shows 0.1 as 10 %, `signed` as +10 %; `more` is of this drawing alone."""
+    """An axis: `percent` shows 0.1 as 10 %, `detail` is added to its title in this figure but not in the CSV."""
 
     title: str
     percent: bool = False
-    signed: bool = False
-    more: str = ""
-
-    @property
-    def text(self) -> str:
-        """What stands at the axis.
-
-        >>> Axis("component 1", more="16% of the variance").text
-        'component 1 (16% of the variance)'
-        """
-        return f"{self.title} ({self.more})" if self.more else self.title
-
-    def show(self, value: float | str | None) -> str:
-        """Return a value as a person reads it.
-
-        >>> Axis("change", percent=True).show(-0.123), Axis("perplexity").show(123.456)
-        ('-12.3%', '123.5')
-        """
-        if value is None or isinstance(value, str):
-            return value or "–"
-        return format(value, ("+" if self.signed else "") + (".1%" if self.percent else ".4g"))
+    detail: str = ""
+    scale: str = "linear"  # or log, or symlog: powers of two with a place for 0
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one kind: `y` over `x`, each with the values behind it (one a seed) and what else is said of it."""
+    """Points of one kind: `y` over `x` with the values behind each point, and notes on the points for the CSV."""
 
     label: str
     style: Style
     x: tuple[float | str, ...]
-    y: tuple[Spread, ...]
-    wide: tuple[Spread, ...] = ()  # the spread of x, where x is a mean too
+    y: tuple[SeedStats, ...]
+    x_stats: tuple[SeedStats, ...] = ()  # if x is a mean too
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(label: str, style: Style, points: Mapping[Any, Sequence[float]]) -> "Series":
+    def of(label: str, style: Style, points: Mapping[Any, Iterable[float]]) -> "Series":
         """Make a series from the values at each x; an x without values is left out."""
-        kept = {x: Spread.of(values) for x, values in points.items()}
-        kept = {x: spread for x, spread in kept.items() if spread.n}
+        stats = {x: SeedStats.of(values) for x, values in points.items()}
+        kept = {x: each for x, each in stats.items() if each.n}
         return Series(label, style, tuple(kept), tuple(kept.values()))
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars by category, beside each other with their spread and a dot a value, or on top of each other."""
+    """Bars per category: side by side with standard deviation and one dot per value, or stacked."""
 
     x: Axis
     y: Axis
@@ -103,69 +113,72 @@ class Bars:
     series: tuple[Series, ...]
     stacked: bool = False
 
-    @property
-    def width(self) -> float:
-        """How wide a bar is, in categories."""
-        return 0.8 if self.stacked else 0.84 / max(len(self.series), 1)
-
-    def places(self, number: int) -> list[float]:
-        """Return where the bars of a series stand; category k is at k."""
-        shift = 0.0 if self.stacked else (number - (len(self.series) - 1) / 2) * self.width
-        return [self.categories.index(str(x)) + shift for x in self.series[number].x]
-
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over whole numbers: periods or rounds."""
+    """Lines over integers such as periods or rounds; `reference` is a labelled horizontal line."""
 
     x: Axis
     y: Axis
     series: tuple[Series, ...]
+    reference: tuple[float, str] | None = None
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points in a plane, with their spread in both directions if they have one."""
+    """Points in a plane, with standard deviations in both directions; `bare` hides axis values without meaning."""
 
     x: Axis
     y: Axis
     series: tuple[Series, ...]
     joined: bool = False
-    bare: bool = False  # the axes have no meaning of their own: no numbers on them
+    bare: bool = False
 
 
 @dataclass(frozen=True)
 class Heatmap:
-    """A matrix as colours with its numbers; row 0 is on top."""
+    """A matrix as colours, row 0 on top; equal `limits` make several of them comparable."""
 
     x: Axis
     y: Axis
     value: Axis
     columns: tuple[str, ...]
     rows: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
-    limits: tuple[float, float]  # of the colours: the same in all views, so that they can be compared
+    values: Sequence[Sequence[float]]
+    limits: tuple[float, float]
 
 
-Chart = Bars | Lines | Points | Heatmap
+@dataclass(frozen=True)
+class Histograms:
+    """One histogram per series, above each other, first on top, with its median; `edges` are those of the bins."""
+
+    x: Axis
+    y: Axis
+    series: Mapping[str, Sequence[float]]
+    edges: Sequence[float]
+    ticks: Sequence[float] = ()
+
+
+Chart = Bars | Lines | Points | Heatmap | Histograms
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One view of a figure, and what a reader chooses to see it, such as {"budget": "20"}."""
+    """One view of a figure; `choice` tells it apart from the others, such as {"budget": "20"}."""
 
     chart: Chart
-    choice: dict[str, str] = field(default_factory=dict)
+    choice: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
 
     @property
     def title(self) -> str:
-        """The choice in words."""
-        return ", ".join(f"{key} {value}" for key, value in self.choice.items())
+        """The name, or the choice in words."""
+        return self.name or ", ".join(f"{key} {value}" for key, value in self.choice.items())
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: its name (also of its files), its title, how to read it, and its views."""
+    """A figure: its name, which is that of its files, its title, how to read it, and its views."""
 
     name: str
     title: str
@@ -174,8 +187,8 @@ class Figure:
 
 
 def records(figure: Figure) -> list[dict[str, Any]]:
-    """Return everything that a figure shows as rows of a table."""
-    return [panel.choice | row for panel in figure.panels for row in _records(panel.chart)]
+    """Return all numbers of a figure as rows of a table."""
+    return [dict(panel.choice) | row for panel in figure.panels for row in _records(panel.chart)]
 
 
 def _records(chart: Chart) -> list[dict[str, Any]]:
@@ -185,14 +198,16 @@ def _records(chart: Chart) -> list[dict[str, Any]]:
             for row, values in zip(chart.rows, chart.values, strict=True)
             for column, value in zip(chart.columns, values, strict=True)
         ]
+    if isinstance(chart, Histograms):
+        return [{"series": label, chart.x.title: value} for label, values in chart.series.items() for value in values]
     found = []
     for series in chart.series:
         for k, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
             row: dict[str, Any] = {"series": series.label, chart.x.title: x, chart.y.title: y.mean}
-            if y.n > 1 or y.sd is not None:
+            if y.n > 1:
                 row |= {"standard deviation": y.sd, "values": y.n, "each": " ".join(f"{v:.6g}" for v in y.values)}
-            if series.wide:
-                row[f"standard deviation of {chart.x.title}"] = series.wide[k].sd
+            if series.x_stats:
+                row[f"standard deviation of {chart.x.title}"] = series.x_stats[k].sd
             if series.notes:
                 row["note"] = series.notes[k]
             found.append(row)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from coreplay.report.texts import clean, column
+from coreplay.report.html import clean, column
 
 if TYPE_CHECKING:
-    from coreplay.experiments.board import Board, Entry
+    from coreplay.experiments.scheduler import RunStatus, SweepStatus
     from coreplay.federated.listing import Listed
 
 
@@ -81,25 +81,25 @@ def runs_table(found: Sequence["Listed"]) -> str:
     return "\n".join(lines)
 
 
-def sweep_table(board: "Board") -> str:
+def sweep_table(status: "SweepStatus") -> str:
     """Return the state of all runs as a Markdown table: one row per strategy, one column per budget."""
-    budgets = list(dict.fromkeys(planned.budget for planned in board.runs))
+    budgets = list(dict.fromkeys(planned.budget for planned in status.runs))
     cells: dict[tuple[str, str], list[str]] = {}
-    figures = column(board.entries[planned.name].figure for planned in board.runs)
-    for planned, figure in zip(board.runs, figures, strict=True):
-        cells.setdefault((planned.strategy, planned.budget), []).append(_cell(board.entries[planned.name], figure))
+    scores = column(status.by_name[planned.name].score for planned in status.runs)
+    for planned, score in zip(status.runs, scores, strict=True):
+        cells.setdefault((planned.strategy, planned.budget), []).append(_cell(status.by_name[planned.name], score))
     lines = [
         "| strategy | " + " | ".join(f"budget {budget}" if budget else "no budget" for budget in budgets) + " |",
         "|---" * (len(budgets) + 1) + "|",
     ]
-    for strategy in dict.fromkeys(planned.strategy for planned in board.runs):
+    for strategy in dict.fromkeys(planned.strategy for planned in status.runs):
         row = [", ".join(cells.get((strategy, budget), [])) for budget in budgets]
         lines.append(f"| {strategy} | " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(entry: "Entry", figure: str) -> str:
-    """Show a run in a cell: its figure, how far it is, or that it failed."""
-    if entry.state == "finished":
-        return figure if entry.figure is not None else "done"
-    return {"running": f"{entry.done:.0%}", "failed": "failed", "waiting": "·"}[entry.state]
+def _cell(run: "RunStatus", score: str) -> str:
+    """Show a run in a cell: its score, how far it is, or that it failed."""
+    if run.state == "finished":
+        return score if run.score is not None else "done"
+    return {"running": f"{run.done:.0%}", "failed": "failed", "waiting": "·"}[run.state]

@@ -1,23 +1,24 @@
 """Tasks: a model, a per-sample loss, a collate function and a metric, for a stream."""
 
 from coreplay.tasks.api import make, task, tasks
-from coreplay.tasks.base import Batch, Tally, Task, batches, evaluate, features, tally, view
+from coreplay.tasks.base import Batch, Outputs, Task, WeightedSum, batches, evaluate, features, metric_sum, view
 from coreplay.tasks.metrics import Metric, PeriodMatrix, exponential, forgetting, relative_change
 
 __all__ = [
     "Batch",
     "Metric",
+    "Outputs",
     "PeriodMatrix",
-    "Tally",
     "Task",
+    "WeightedSum",
     "batches",
     "evaluate",
     "exponential",
     "features",
     "forgetting",
     "make",
+    "metric_sum",
     "relative_change",
-    "tally",
     "task",
     "tasks",
     "view",

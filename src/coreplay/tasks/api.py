@@ -1,7 +1,7 @@
 """`make` and the registry of tasks.
 
-A task is made by a function ``(stream, *, options) -> Task``, registered with `task` in a file of its own in
-`coreplay.tasks.kinds`, or in any module of yours.
+A task is made by a class or a function ``(stream, *, options) -> Task``, registered with `task` in a module of this
+package or in any module of yours.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from coreplay.tasks.metrics import Metric
 
 Maker = Callable[..., Task]
 
-_registry: Registry[Maker] = Registry("task", "coreplay.tasks.kinds")
+_registry: Registry[Maker] = Registry("task", "coreplay.tasks")
 task = _registry.register
 
 

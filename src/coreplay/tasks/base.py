@@ -1,14 +1,15 @@
-"""A task: a model, a per-sample loss, a collate function and a metric.
+"""A task: a model, its outputs, a loss per sample, a collate function and a metric.
 
-Everything that learns or measures needs no more than these. The training loss of a batch is Σ losses / Σ weights; the
-figure of a test set is ``metric.finish(Σ scores / Σ weights)``: perplexity with the losses as scores and the number of
-masked tokens as weights, accuracy with right answers as scores and ones as weights.
+The training loss of a batch is Σ losses / Σ weights; the figure of a test set is
+``metric.finish(Σ metric_terms / Σ weights)``: for perplexity the terms are the losses and the weights the numbers of
+masked tokens, for accuracy the terms are 1 where the label is right and the weights are ones.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,24 +24,26 @@ from coreplay.seeding import generator
 from coreplay.tasks.metrics import Metric
 
 Batch = dict[str, Tensor]
-AT_ONCE = 64  # test samples a batch: larger ones take more memory and are no faster
+Outputs = Tensor | dict[str, Tensor]
+EVALUATION_BATCH = 64  # samples per batch in evaluation: larger ones take more memory and are no faster
+ACCURACY = Metric("accuracy", lower_is_better=False)
 
 
 class Task(ABC):
-    """What a user subclasses: three methods, and the metric unless it is the mean loss.
+    """Subclass it with `model`, `collate`, `outputs` and `losses`, and a metric unless it is the mean loss.
 
-    `model`, `collate` and `per_sample_loss` must be there. A task that is registered with the decorator `task` is made
-    by ``__init__(stream, **options)``; the options are the keyword-only parameters of its `__init__`.
+    A task that is registered with the decorator `task` is made by ``__init__(stream, **options)``; the options are the
+    keyword-only parameters of its `__init__`. `Task.of` makes a task of a module and a loss function.
 
     Parameters
     ----------
     stream
-        The stream of the run. This class has no use for it; a subclass may look at its labels or shapes.
+        The stream of the run. This class does not use it; a subclass may read its labels or shapes.
 
     Attributes
     ----------
     metric : Metric
-        What is measured: its name, whether lower is better, and how the mean score becomes the figure.
+        What is measured: its name, whether lower is better, and how the mean becomes the figure.
     batch_first : bool
         Whether every layer of the model has the samples in the first dimension, in their order. The gradients of a
         pool then take one backward pass instead of two.
@@ -52,6 +55,43 @@ class Task(ABC):
     def __init__(self, stream: FederatedStream | None = None) -> None:  # noqa: B027  a subclass may need it
         pass
 
+    @staticmethod
+    def of(
+        model: nn.Module | Callable[[], nn.Module],
+        loss: Callable[[Any, Batch], Tensor],
+        *,
+        collate: Callable[[Samples], Batch] | None = None,
+        metric: Metric | str | None = None,
+        features: Callable[[nn.Module, Batch], Tensor] | None = None,
+    ) -> "Task":
+        """Make a task of your own module and loss function, for `coreplay.run(config, stream=..., task=...)`.
+
+        Parameters
+        ----------
+        model
+            The module to start from, or a function without arguments that makes it, which then depends on the seed.
+            It is called with ``batch["x"]``, or with the whole batch if that has no "x".
+        loss
+            ``(outputs, batch)`` to one loss per sample, shape (n,).
+        collate
+            Samples to a dictionary of tensors with the sample in dimension 0. By default "x" is the content, which
+            must be arrays, as floats, and "label" the number of the label.
+        metric
+            A `Metric` of the mean loss; or "accuracy", for which the largest output must be at ``batch["label"]``.
+        features
+            ``(model, batch)`` to one feature vector per sample, for the selector `herding`.
+
+        Examples
+        --------
+        >>> from torch.nn import functional
+        >>> def loss(outputs, batch):
+        ...     return functional.cross_entropy(outputs, batch["label"], reduction="none")
+        >>> task = Task.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), loss, metric="accuracy")
+        >>> task.metric.name
+        'accuracy'
+        """
+        return _FunctionTask(model, loss, collate or array_batch, metric, features)
+
     @abstractmethod
     def model(self, seed: int) -> nn.Module:
         """Return the model to start from: always the same one for a seed."""
@@ -60,35 +100,50 @@ class Task(ABC):
     def collate(self, samples: Samples, view: int | None = None) -> Batch:
         """Return the samples as tensors with the sample in dimension 0.
 
-        `view` is a random number from which masks or augmentations are made, another one in every epoch of every run;
+        `view` is a random number that determines masks or augmentations; it differs between epochs and between runs.
         None means evaluation, which must be the same in all runs.
         """
 
     @abstractmethod
+    def outputs(self, model: nn.Module, batch: Any) -> Any:
+        """Return what the model predicts: a tensor (logits), or several by name, with one row per sample.
+
+        Where only some positions carry loss, the rows may be these positions; `output_rows` then says whose they are.
+        """
+
+    @abstractmethod
+    def losses(self, outputs: Any, batch: Any) -> Tensor:
+        """Return one loss per sample, shape (n,), from the outputs."""
+
     def per_sample_loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return one loss a sample, shape (n,)."""
+        """Return one loss per sample, shape (n,)."""
+        return self.losses(self.outputs(model, batch), batch)
+
+    def output_rows(self, batch: Any) -> Tensor | None:
+        """Return the index of the sample of each output row; None if the outputs have one row per sample."""
+        return None
 
     def weights(self, batch: Any) -> Tensor:
-        """Return how much each sample counts in means, shape (n,): by default all alike."""
-        return torch.ones(len(next(iter(batch.values()))))
+        """Return the weight of each sample in means, shape (n,): 1 by default."""
+        return torch.ones(_count(batch))
 
     def largest_weight(self) -> float:
-        """Return the largest weight that one sample can have: a server refuses clients that state more."""
+        """Return the largest possible weight of a sample: a server refuses clients that claim more."""
         return 1.0 if type(self).weights is Task.weights else math.inf
 
-    def scores(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return what the metric sums up over samples, shape (n,): by default the losses."""
-        return self.per_sample_loss(model, batch)
+    def metric_terms(self, outputs: Any, batch: Any) -> Tensor:
+        """Return what the metric sums over samples, shape (n,): the losses by default."""
+        return self.losses(outputs, batch)
 
     def lengths(self, samples: Samples) -> NDArray[np.int64]:
-        """Return how long each sample is, so that batches hold samples of like length."""
+        """Return the length of each sample, so that batches hold samples of similar length."""
         return np.ones(len(samples), dtype=np.int64)
 
     def features(self, model: nn.Module, batch: Any) -> Tensor | None:
         """Return a feature vector per sample, shape (n, d), for selectors such as herding; None if there are none."""
         return None
 
-    def files(self) -> dict[str, str]:
+    def shared_artifacts(self) -> dict[str, str]:
         """Return what was learnt from the stream and all clients must share: options that are files, as JSON texts."""
         return {}
 
@@ -97,32 +152,103 @@ class Task(ABC):
         return self.per_sample_loss(model, batch).sum() / self.weights(batch).sum()
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Sums over a test set: they add up over clients and periods, which means do not.
+class _FunctionTask(Task):
+    """A task made of functions, by `Task.of`."""
 
-    >>> (Tally(6.0, 2.0) + Tally(4.0, 2.0)).mean
+    def __init__(self, model: Any, loss: Any, collate: Any, metric: Metric | str | None, features: Any) -> None:
+        for name, given in (("model", model), ("loss", loss), ("collate", collate)):
+            if not callable(given):
+                raise InputError(f"{name} must be a function{' or a module' if name == 'model' else ''}: got {given!r}")
+        if isinstance(metric, str) and metric != ACCURACY.name:
+            raise InputError(f"metric must be a Metric or 'accuracy': got {metric!r}")
+        self._model, self._loss, self._collate, self._features = model, loss, collate, features
+        self._accuracy = isinstance(metric, str)
+        self.metric = ACCURACY if isinstance(metric, str) else metric or Task.metric
+
+    def model(self, seed: int) -> nn.Module:
+        if isinstance(self._model, nn.Module):
+            return deepcopy(self._model)
+        with seeded(seed):
+            made = self._model()
+        if not isinstance(made, nn.Module):
+            raise InputError(f"model must return a torch module: got {made!r}")
+        return made
+
+    def collate(self, samples: Samples, view: int | None = None) -> Batch:
+        made: Batch = self._collate(samples)
+        return made
+
+    def outputs(self, model: nn.Module, batch: Any) -> Any:
+        return model(batch.get("x", batch))
+
+    def losses(self, outputs: Any, batch: Any) -> Tensor:
+        found: Tensor = self._loss(outputs, batch)
+        if found.shape != (_count(batch),):
+            raise InputError(
+                f"loss must return one number per sample, shape ({_count(batch)},): got shape {tuple(found.shape)}; "
+                "torch's losses do with reduction='none'"
+            )
+        return found
+
+    def metric_terms(self, outputs: Any, batch: Any) -> Tensor:
+        return is_right(outputs, batch) if self._accuracy else self.losses(outputs, batch)
+
+    def features(self, model: nn.Module, batch: Any) -> Tensor | None:
+        return None if self._features is None else self._features(model, batch)
+
+
+def array_batch(samples: Samples) -> Batch:
+    """Return "x", the content as floats, and "label", the numbers of the labels."""
+    if not isinstance(samples.content, np.ndarray):
+        raise InputError("Task.of needs collate= for texts: a function of samples that returns a dictionary of tensors")
+    x = np.ascontiguousarray(samples.content, dtype=np.float32)
+    return {"x": torch.from_numpy(x), "label": torch.tensor(samples.label)}
+
+
+def known_labels(samples: Samples) -> Tensor:
+    """Return the numbers of the labels, all of which must be known."""
+    missing = int((samples.label < 0).sum())
+    if missing:
+        raise InputError(f"{missing} of {len(samples)} samples have no label: classification needs them")
+    return torch.tensor(samples.label)
+
+
+def is_right(outputs: Tensor, batch: Any) -> Tensor:
+    """Return 1 where the largest output is at the label, else 0."""
+    right: Tensor = outputs.argmax(dim=1) == batch["label"]
+    return right.float()
+
+
+def _count(batch: Any) -> int:
+    return len(next(iter(batch.values())))
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """The sums of a metric's terms and of weights over a test set: they add up over clients and periods.
+
+    >>> (WeightedSum(6.0, 2.0) + WeightedSum(4.0, 2.0)).mean
     2.5
     """
 
     total: float = 0.0
     weight: float = 0.0
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(self.total + other.total, self.weight + other.weight)
+    def __add__(self, other: "WeightedSum") -> "WeightedSum":
+        return WeightedSum(self.total + other.total, self.weight + other.weight)
 
     @property
     def mean(self) -> float:
-        """The weighted mean; NaN of nothing."""
+        """The weighted mean; NaN if there is nothing."""
         return self.total / self.weight if self.weight else math.nan
 
 
 def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -> Iterator[Batch]:
-    """Go once through the samples in batches of like length, in random order.
+    """Iterate once over the samples in batches of similar length, in random order.
 
-    Samples are shuffled, then sorted by length within runs of 50 batches, cut, and the batches shuffled: padding costs
-    little and what stands together still changes from epoch to epoch. The batches, and the view of the samples in
-    them (masks), depend on (seed, epoch) alone.
+    Samples are shuffled, then sorted by length within runs of 50 batches, cut, and the batches shuffled, so that there
+    is little padding and batches still differ between epochs. The batches, and the view of the samples in them (masks),
+    depend on (seed, epoch) alone.
     """
     if size < 1:
         raise InputError(f"the batch size must be at least 1: got {size}")
@@ -140,22 +266,29 @@ def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -
 
 
 def view(seed: int, number: int) -> int:
-    """Return the random number that `Task.collate` makes masks from: another one for every seed and number."""
+    """Return the random number that `Task.collate` makes masks from, which differs by seed and number."""
     return int(generator(seed, "view", number).integers(2**62))
 
 
-def tally(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> Tally:
-    """Sum the scores of a test set, in evaluation mode, without gradients; the model's mode stays as it was."""
+def metric_sum(task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH) -> WeightedSum:
+    """Sum the metric's terms over a test set, in evaluation mode, without gradients; the model's mode is restored."""
     total = weight = 0.0
     with _evaluating(model):
         for _, batch in _in_order(task, samples, size):
-            total += float(task.scores(model, batch).double().sum())
+            total += float(task.metric_terms(task.outputs(model, batch), batch).double().sum())
             weight += float(task.weights(batch).double().sum())
-    return Tally(total, weight)
+    return WeightedSum(total, weight)
 
 
-def features(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> NDArray[np.floating[Any]] | None:
-    """Return the feature vectors of samples, one row each, in evaluation mode; None if the task has none."""
+def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH) -> float:
+    """Return the metric of a test set."""
+    return task.metric.figure(metric_sum(task, model, samples, size).mean)
+
+
+def features(
+    task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH
+) -> NDArray[np.floating[Any]] | None:
+    """Return the feature vectors of samples, one row per sample, in evaluation mode; None if the task has none."""
     rows: NDArray[np.floating[Any]] | None = None
     with _evaluating(model):
         for places, batch in _in_order(task, samples, size):
@@ -169,7 +302,7 @@ def features(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE
 
 
 def _in_order(task: Task, samples: Samples, size: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
-    """Go through samples in batches of like length, as they are evaluated; with the places of each batch."""
+    """Iterate over samples in batches of similar length, with the places of each batch's samples."""
     order = np.argsort(task.lengths(samples), kind="stable") if len(samples) else np.empty(0, dtype=np.int64)
     for start in range(0, len(order), size):
         places = order[start : start + size]
@@ -178,7 +311,7 @@ def _in_order(task: Task, samples: Samples, size: int) -> Iterator[tuple[NDArray
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode, without gradients; afterwards its mode is as it was."""
+    """Put a model in evaluation mode, without gradients; afterwards restore its mode."""
     training = model.training
     model.eval()
     try:
@@ -188,14 +321,9 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = AT_ONCE) -> float:
-    """Return the metric of a test set."""
-    return task.metric.figure(tally(task, model, samples, size).mean)
-
-
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let torch draw what this seed gives, and leave its own random state as it was."""
+    """Seed torch's random numbers, and restore their state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, "model").integers(2**62)))
         yield

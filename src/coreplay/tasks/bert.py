@@ -1,107 +1,181 @@
-"""BERT models of any size, from a random start, a local folder or a Hub name."""
+"""What the tasks on texts share: BERT models of any size, their vocabulary and batches.
+
+A model has a random start, or comes from a local folder or by its Hub name.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
 
+from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
-from coreplay.files import may_be_on_hub
-from coreplay.tasks.base import seeded
+from coreplay.files import may_be_on_hub, read_text
+from coreplay.tasks.base import Batch, Task, seeded
+from coreplay.tasks.tokenization import PIECES, Vocabulary
 
-SUPPORTED = ("bert",)  # types of models, as transformers calls them
-OF_NEW_MODELS = (
-    "num_layers",
-    "hidden_size",
-    "num_heads",
-    "intermediate_size",
-    "dropout",
-    "vocabulary_size",
-    "vocabulary_text",
-)
+SUPPORTED = ("bert",)  # model types by transformers' names
+COLUMNS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
+TINYBERT: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden_size": 312,
+    "num_heads": 12,
+    "intermediate_size": 1200,
+    "dropout": 0.1,
+}
+OF_NEW_MODELS = (*TINYBERT, "vocabulary_size", "vocabulary_text")
 
 
-@dataclass(frozen=True)
-class Size:
-    """The size of a BERT model; by default TinyBERT's (the paper's L = 4, H = 312, A = 12, feed-forward 1200)."""
+class TextTask(Task):
+    """A task on texts with a BERT model; by default TinyBERT (the paper's L = 4, H = 312, A = 12, feed-forward 1200).
 
-    num_layers: int = 4
-    hidden_size: int = 312
-    num_heads: int = 12
-    intermediate_size: int = 1200
-    max_length: int = 64
-    dropout: float = 0.1
+    Options of a new model and of a vocabulary that is trained can't be given together with `pretrained`.
 
-    def __post_init__(self) -> None:
+    Parameters
+    ----------
+    stream
+        Texts.
+    vocabulary
+        A vocab.txt, tokenizer.json, model folder or Hub name. By default that of `pretrained`, or else a WordPiece
+        vocabulary that is trained.
+    vocabulary_size
+        The number of pieces of a vocabulary that is trained; 8192 by default.
+    vocabulary_text
+        A file whose lines the vocabulary is trained on; by default the first period's training texts.
+    pretrained
+        A local folder or a Hub name with a BERT model to start from; by default a random initialization.
+    num_layers
+        The number of layers of a new model; 4 by default.
+    hidden_size
+        The length of the hidden states of a new model; 312 by default.
+    num_heads
+        The number of attention heads of a new model; 12 by default.
+    intermediate_size
+        The width of the feed-forward part of a new model; 1200 by default.
+    max_length
+        The largest number of pieces of a sentence; the rest is cut off.
+    dropout
+        The dropout probability of a new model; 0.1 by default.
+    """
+
+    batch_first = True
+
+    def __init__(
+        self,
+        stream: FederatedStream | None,
+        *,
+        vocabulary: Vocabulary | str | Path | None = None,
+        vocabulary_size: int | None = None,
+        vocabulary_text: str | Path | None = None,
+        pretrained: str | None = None,
+        num_layers: int | None = None,
+        hidden_size: int | None = None,
+        num_heads: int | None = None,
+        intermediate_size: int | None = None,
+        max_length: int = 64,
+        dropout: float | None = None,
+    ) -> None:
+        self.pretrained, self.max_length = pretrained, max_length
+        sizes: dict[str, Any] = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": num_heads}
+        sizes |= {"intermediate_size": intermediate_size, "dropout": dropout}
+        if pretrained is not None:
+            _check(pretrained, sizes | {"vocabulary_size": vocabulary_size, "vocabulary_text": vocabulary_text})
+        self.sizes = TINYBERT | {name: value for name, value in sizes.items() if value is not None}
         for name in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
-        if self.hidden_size % self.num_heads:
-            raise InputError(
-                f"hidden_size must be a multiple of num_heads: got {self.hidden_size} and {self.num_heads}"
-            )
-        if self.max_length < 3:
-            raise InputError(f"max_length must leave room for a piece between the two ends: got {self.max_length}")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout must be at least 0 and below 1: got {self.dropout}")
+            if self.sizes[name] < 1:
+                raise InputError(f"{name} must be at least 1: got {self.sizes[name]}")
+        if self.sizes["hidden_size"] % self.sizes["num_heads"]:
+            raise InputError(f"hidden_size must be a multiple of num_heads: got {hidden_size} and {num_heads}")
+        if max_length < 3:
+            raise InputError(f"max_length must leave room for a piece between the two ends: got {max_length}")
+        if not 0 <= self.sizes["dropout"] < 1:
+            raise InputError(f"dropout must be at least 0 and below 1: got {dropout}")
+        if isinstance(vocabulary, Vocabulary):
+            self.vocabulary = vocabulary
+            return
+        if vocabulary is not None or pretrained is not None:
+            option, path = ("pretrained", pretrained) if vocabulary is None else ("vocabulary", vocabulary)
+            self.vocabulary = Vocabulary.loaded(str(path), option)
+            return
+        if vocabulary_text is not None:
+            texts = read_text(vocabulary_text, "text", "vocabulary_text").split("\n")
+        else:
+            assert stream is not None, "a vocabulary is trained on a stream"
+            texts = stream.of_period(int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])).texts
+        self.vocabulary = Vocabulary.trained(texts, PIECES if vocabulary_size is None else vocabulary_size)
 
-    @classmethod
-    def of(cls, **given: Any) -> "Size":
-        """Return the size with these values, and the default where one is None."""
-        return cls(**{name: value for name, value in given.items() if value is not None})
-
-    def config(self, words: int, **more: Any) -> Any:
-        """Return transformers' configuration of this size."""
+    def bert(self, kind: Any, seed: int, **more: Any) -> nn.Module:
+        """Return a model of this kind, new or pretrained; new parts have the random start of the seed."""
         from transformers import BertConfig
 
-        return BertConfig(
+        words = len(self.vocabulary)
+        if self.pretrained is not None:
+            return load_pretrained(kind, self.pretrained, words, seed, **more)
+        config = BertConfig(
             vocab_size=words,
-            hidden_size=self.hidden_size,
-            num_hidden_layers=self.num_layers,
-            num_attention_heads=self.num_heads,
-            intermediate_size=self.intermediate_size,
+            hidden_size=self.sizes["hidden_size"],
+            num_hidden_layers=self.sizes["num_layers"],
+            num_attention_heads=self.sizes["num_heads"],
+            intermediate_size=self.sizes["intermediate_size"],
             max_position_embeddings=self.max_length,
-            hidden_dropout_prob=self.dropout,
-            attention_probs_dropout_prob=self.dropout,
+            hidden_dropout_prob=self.sizes["dropout"],
+            attention_probs_dropout_prob=self.sizes["dropout"],
+            pad_token_id=self.vocabulary.pad,
             **more,
         )
+        with seeded(seed):
+            model: nn.Module = kind(config)
+        return model
+
+    def shared_artifacts(self) -> dict[str, str]:
+        """Return the vocabulary."""
+        return {"vocabulary": self.vocabulary.tokenizer.to_str()}
+
+    def lengths(self, samples: Samples) -> NDArray[np.int64]:
+        """Return the number of pieces of each sample."""
+        return self.vocabulary.lengths(samples.texts, self.max_length)
+
+    def encoded(self, samples: Samples) -> tuple[Batch, NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the columns that BERT reads; the numbers of the pieces, and where there are pieces."""
+        ids, there = self.vocabulary.encode(samples.texts, self.max_length)
+        # explicit positions and types: broadcast ones would lose the gradients of single samples
+        places = np.broadcast_to(np.arange(ids.shape[1]), ids.shape).copy()
+        arrays = (ids, there.astype(np.int64), places, np.zeros_like(ids))
+        return {name: torch.from_numpy(array) for name, array in zip(COLUMNS, arrays, strict=True)}, ids, there
 
 
-def fresh(kind: Any, config: Any, seed: int) -> nn.Module:
-    """Return a model with the random start that belongs to the seed."""
-    with seeded(seed):
-        model: nn.Module = kind(config)
-    return model
-
-
-def check_start(start: str, **of_new_models: Any) -> None:
-    """Raise an `InputError` if `pretrained` is no BERT, or if options of a new model are given beside it."""
+def _check(pretrained: str, of_new_models: dict[str, Any]) -> None:
+    """Raise an `InputError` if `pretrained` is no BERT, or if options of a new model are given with it."""
     for name, value in of_new_models.items():
         if value is not None:
             raise InputError(
-                f"{name} = {value!r} has no effect with pretrained = {start!r}, whose model has its own: leave one out"
+                f"{name} = {value!r} has no effect with pretrained = {pretrained!r}: leave one of the two out"
             )
-    if not Path(start).exists() and not may_be_on_hub(start):
-        raise InputError(f"pretrained {start!r}: there is no such folder")
-    with _explained(start):
-        _config(start)
+    if not Path(pretrained).exists() and not may_be_on_hub(pretrained):
+        raise InputError(f"pretrained {pretrained!r}: there is no such folder")
+    with _explained(pretrained):
+        _config(pretrained)
 
 
-def load_pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> Any:
+def load_pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> nn.Module:
     """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words.
 
-    Code that lies beside it is never run.
+    Code in the folder is never run.
     """
     with _explained(start), seeded(seed), _without_bar():
-        model = kind.from_pretrained(start, config=_config(start, **more), trust_remote_code=False)
+        model: Any = kind.from_pretrained(start, config=_config(start, **more), trust_remote_code=False)
     if model.config.vocab_size < words:
         raise InputError(
             f"pretrained {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use its own"
         )
-    return model
+    found: nn.Module = model
+    return found
 
 
 def _config(start: str, **more: Any) -> Any:
@@ -132,7 +206,7 @@ def _explained(start: str) -> Iterator[None]:
 
 @contextmanager
 def _without_bar() -> Iterator[None]:
-    """Keep transformers from drawing a bar, which every worker process would draw over what a run shows."""
+    """Hide transformers' progress bars: every worker process would draw one."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -142,3 +216,34 @@ def _without_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def hidden_at(bert: Any, batch: Any, positions: Tensor) -> Tensor:
+    """Return the last hidden states of transformers' `BertModel` at `positions` (n, k) only: (n, k, hidden size).
+
+    A masked language model needs about 15 % of the positions. At the others the last layer computes keys and values
+    alone, which attention at the masked positions reads; queries, the output of the attention and the feed-forward
+    part, five sixths of the layer, are computed at `positions` only. Values and gradients are the same.
+    """
+    hidden: Tensor = bert.embeddings(**{name: batch[name] for name in COLUMNS if name != "attention_mask"})
+    there = batch["attention_mask"].bool()
+    seen = None if bool(there.all()) else there[:, None, None, :]
+    *layers, last = bert.encoder.layer
+    for layer in layers:
+        hidden = _layer(layer, hidden, hidden, seen)
+    return _layer(last, hidden.gather(1, positions.unsqueeze(2).expand(-1, -1, hidden.shape[2])), hidden, seen)
+
+
+def _layer(layer: Any, queried: Tensor, hidden: Tensor, seen: Tensor | None) -> Tensor:
+    """Apply a layer at the positions `queried`, which attend to all of `hidden` that is `seen`."""
+    attention = layer.attention.self
+    heads = (attention.num_attention_heads, attention.attention_head_size)
+    query, key, value = (
+        linear(states).unflatten(-1, heads).transpose(1, 2)
+        for linear, states in ((attention.query, queried), (attention.key, hidden), (attention.value, hidden))
+    )
+    dropout = attention.dropout.p if attention.training else 0.0
+    mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout)
+    attended = layer.attention.output(mixed.transpose(1, 2).flatten(2), queried)
+    result: Tensor = layer.output(layer.intermediate(attended), attended)
+    return result

@@ -1,7 +1,7 @@
-"""The paper's figures of merit (section 5.2), from sums of scores by (model after period t, test set of period t').
+"""The paper's figures of merit (section 5.2), from sums of terms by (model after period t, test set of period t').
 
-With S[t, t'] the sum of scores, W[t, t'] the sum of weights and f the metric's `finish` (exp for perplexity, the
-identity for accuracy):
+With S[t, t'] the sum of the metric's terms, W[t, t'] the sum of weights and f the metric's `finish` (exp for
+perplexity, the identity for accuracy):
 
     a[t, t'] = f(S[t, t'] / W[t, t'])                              figure of model t on test period t'
     A[t]     = f(Σ_t' S[t, t'] / Σ_t' W[t, t'])                    all-period figure: all test sets as one
@@ -26,15 +26,9 @@ from coreplay.errors import InputError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-TAKEN = (  # names of other things in the records of a run
-    "period",
-    "test_period",
-    "total",
-    "weight",
-    "missing",
-    "forgetting",
-    "all_period_forgetting",
-    "relative_change",
+TAKEN = (
+    *("period", "test_period", "total", "weight", "missing"),  # other columns in the records of a run
+    *("forgetting", "all_period_forgetting", "relative_change"),
 )
 
 
@@ -59,7 +53,7 @@ class Metric:
     lower_is_better : bool
         Whether smaller figures are better.
     finish : function
-        Makes the figure of the mean score, Σ scores / Σ weights. By default the figure is the mean.
+        Makes the figure of the mean, Σ terms / Σ weights (see `Task.metric_terms`). By default the figure is the mean.
     compared_by_ratio : bool
         Whether reports compare strategies by the ratio of their figures, as is usual for perplexities, instead of by
         the difference.
@@ -83,7 +77,7 @@ class Metric:
             )
 
     def figure(self, mean: float) -> float:
-        """Return the figure of a mean score; NaN, the mean of an empty test set, stays NaN."""
+        """Return the figure of a mean; NaN, the mean of an empty test set, stays NaN."""
         return mean if math.isnan(mean) else self.finish(mean)
 
 
@@ -124,7 +118,7 @@ class PeriodMatrix:
     def of_sums(
         cls, totals: ArrayLike, weights: ArrayLike, metric: Metric, test_sets: ArrayLike | None = None
     ) -> "PeriodMatrix":
-        """Make the figures of sums of scores and of weights, each (models, periods)."""
+        """Make the figures of sums of terms and of weights, each (models, periods)."""
         scores, counts = np.asarray(totals, dtype=np.float64), np.asarray(weights, dtype=np.float64)
         if scores.ndim != 2 or scores.shape != counts.shape:
             raise InputError(f"totals and weights must be alike, (models, periods): {scores.shape}, {counts.shape}")

@@ -13,7 +13,7 @@ from coreplay.coordination.matrix import Candidates
 from coreplay.coordination.method import Past, make_method
 from coreplay.coordination.methods.corrective import least_mixture
 from coreplay.errors import InputError
-from coreplay.experiments.coordination import CoordinationStudy, draw_clients, joint_bound
+from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound
 from coreplay.selection import select
 
 

@@ -31,7 +31,7 @@ from coreplay.federated.flat import Vector
 from coreplay.federated.site import contribution_length, run_name
 from coreplay.federated.strategy import ALL
 from coreplay.files import read_json, reading, write_json, write_text
-from coreplay.tasks import Tally, Task
+from coreplay.tasks import Task, WeightedSum
 
 CLIENTS, NUMBER = "clients.json", "run.id"
 LOOK = 0.5  # seconds between looks for clients at the beginning
@@ -106,7 +106,7 @@ class FlowerEngine(Rounds):
         if not courier.simulated:  # one that comes later is taken in later: the run does not wait for it
             self.greeting = min(config.engine.timeout, GREETING)
         self.config, self.folder = config, folder
-        self._files, self._largest_weight = task.files(), task.largest_weight()
+        self._files, self._largest_weight = task.shared_artifacts(), task.largest_weight()
         self._weights = Weights(config.federated.max_weight_ratio)
         self._until, self._stamp = period, (max(period, 0), 0)
         self._begun = (folder / CLIENTS).exists()
@@ -232,7 +232,7 @@ class FlowerEngine(Rounds):
         group_of = {client: k for k, group in enumerate(groups) for client in group}
         letter = Letter("train", self.number, period, round, model=values)
         change, total = np.zeros_like(values), torch.zeros_like(torch.from_numpy(values))
-        latest, samples, loss = -1, 0, Tally()
+        latest, samples, loss = -1, 0, WeightedSum()
         missing: dict[str, str] = {}
         for client, answer in self._carry(dict.fromkeys(group_of, letter), watch, missing, values.nbytes):
             problem = _check_trained(answer, values, counts[client])
@@ -245,7 +245,7 @@ class FlowerEngine(Rounds):
             add_weighted(total, _tensor(answer.vector), weight, first=group_of[client] != latest)
             latest = group_of[client]
             samples += weight
-            loss += Tally(answer.facts["total"], answer.facts["weight"])
+            loss += WeightedSum(answer.facts["total"], answer.facts["weight"])
             del answer  # a whole model: not to be kept while the next one is waited for
         if latest >= 0:
             change += total.numpy()
@@ -257,7 +257,7 @@ class FlowerEngine(Rounds):
         self.look(watch)
         asked = [client for client in self.roll.clients if any(self.roll.test[client])]
         letter = Letter("evaluate", self.number, *self._stamp, model=values)
-        sums = [Tally()] * self.roll.periods
+        sums = [WeightedSum()] * self.roll.periods
         missing: dict[str, str] = {}
         for client, answer in self._carry(dict.fromkeys(asked, letter), watch, missing):
             problem = _check_evaluated(answer, self.roll.test[client], self._largest_weight)
@@ -265,7 +265,7 @@ class FlowerEngine(Rounds):
                 self._refuse(client, problem, watch, missing)
                 continue
             told = zip(answer.facts["totals"], answer.facts["weights"], strict=True)
-            sums = [one + Tally(total, weight) for one, (total, weight) in zip(sums, told, strict=True)]
+            sums = [one + WeightedSum(total, weight) for one, (total, weight) in zip(sums, told, strict=True)]
         self.check_quorum(len(asked), missing, "evaluation")
         return Evaluation(sums, missing)
 

@@ -2,9 +2,8 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
-from coreplay.federated.config import Config
+from coreplay.federated.config import Config, flatten
 from coreplay.federated.events import Event
 from coreplay.federated.tracker import Tracker, tracker
 from coreplay.files import read_text, write_text
@@ -37,7 +36,7 @@ class MLflow(Tracker):
             else self._client.create_experiment(EXPERIMENT, artifact_location=(folder / "mlflow").as_uri())
         )
         self._run = self._client.create_run(number, run_name=folder.name).info.run_id
-        values = [Param(name, str(value)[:500]) for name, value in _flat(config.model_dump()).items()]
+        values = [Param(name, str(value)[:500]) for name, value in flatten(config.model_dump()).items()]
         self._client.log_batch(self._run, params=values)
         write_text(known, self._run + "\n")
 
@@ -51,14 +50,3 @@ class MLflow(Tracker):
             for name, value in event.facts.items():
                 if isinstance(value, int | float):
                     self._client.log_metric(self._run, f"{event.kind}/{name}", value, step=self.step(event))
-
-
-def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted name."""
-    found: dict[str, Any] = {}
-    for name, value in data.items():
-        if isinstance(value, dict) and value:
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found

@@ -1,13 +1,14 @@
 """Texts from outside stay texts."""
 
 import html
-import json
+from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coreplay.report.html import clean, escaped
+from coreplay.report.renderer import inline_svg
 from coreplay.report.tables import Table, csv_text
-from coreplay.report.texts import clean, embedded, escaped, label, wrapped
 
 texts = st.text(st.characters(exclude_categories=[])) | st.sampled_from(
     ["</script><img src=x onerror=alert(1)>", "<!--<script>", "%{x}", "$\\frac", "\ud800", "'\"&lt;", "\u2028"]
@@ -21,19 +22,22 @@ def test_html_comes_back_as_it_was(text):
     assert html.unescape(made) == clean(text)
 
 
-@given(texts)
-def test_labels_have_no_tags_and_survive_utf8(text):
-    assert not set("<>") & set(label(text))
-    assert set(wrapped(text).replace("<br>", "")).isdisjoint("<>")
-    label(text).encode("utf-8")
-
-
-@given(st.recursive(texts | st.floats() | st.integers(-9, 9), lambda c: st.lists(c) | st.dictionaries(texts, c)))
-def test_embedded_json_can_not_end_its_element(data):
-    made = embedded(data)
-    assert not set("<>&\u2028\u2029") & set(made)
-    assert made.isascii()
-    json.loads(made)
+def test_an_inline_svg_has_ids_of_its_own_and_keeps_its_texts():
+    text = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="100pt" height="9pt">'
+        '<metadata>x</metadata><defs><clipPath id="p1a"/><path id="m2b"/></defs>'
+        '<g id="axes_1" clip-path="url(#p1a)"><use xlink:href="#m2b" style="fill: url(#h3c)"/>'
+        "<text>id=&quot;m2b&quot; url(#p1a) &lt;b></text></g></svg>"
+    )
+    made = inline_svg(text, "0-x-")
+    ids = [element.get("id") for element in ElementTree.fromstring(made).iter() if element.get("id")]
+    assert ids == ["0-x-p1a", "0-x-m2b"]
+    assert 'clip-path="url(#0-x-p1a)"' in made
+    assert 'xlink:href="#0-x-m2b"' in made
+    assert "fill: url(#0-x-h3c)" in made
+    assert '>id="m2b" url(#p1a) &lt;b&gt;</text>' in made
+    assert "metadata" not in made
+    assert 'style="max-width: 140px"' in made
 
 
 @given(texts)

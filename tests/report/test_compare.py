@@ -6,26 +6,27 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy.stats import ttest_rel
 
-from coreplay.report.numbers import Spread, difference
+from coreplay.report.charts import SeedStats
+from coreplay.report.compare import difference
 
 positive = st.floats(0.1, 1e4)
 pairs = st.dictionaries(st.integers(0, 30), st.tuples(positive, positive), min_size=2, max_size=12)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
-def test_spread_is_numpys(values):
-    spread = Spread.of(values)
-    assert spread.n == len(values)
-    assert spread.mean == pytest.approx(np.mean(values), abs=1e-6)
-    assert spread.sd == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+def test_seed_stats_are_numpys(values):
+    stats = SeedStats.of(values)
+    assert stats.n == len(values)
+    assert stats.mean == pytest.approx(np.mean(values), abs=1e-6)
+    assert stats.sd == pytest.approx(np.std(values, ddof=1), abs=1e-6)
 
 
-def test_spread_of_little():
-    assert Spread.of([math.nan, math.inf]).n == 0
-    assert math.isnan(Spread.of([]).mean)
-    assert Spread.of([2.0]).sd is None
+def test_stats_of_little():
+    assert SeedStats.of([math.nan, math.inf]).n == 0
+    assert math.isnan(SeedStats.of([]).mean)
+    assert SeedStats.of([2.0]).sd is None
 
 
 @given(pairs)
@@ -34,7 +35,7 @@ def test_the_interval_of_differences_is_scipys(values):
     found = difference(ours, theirs, ratio=False, lower_is_better=True)
     gaps = [a - b for a, b in values.values()]
     assume(np.std(gaps) > 1e-3)  # scipy warns of differences that are all alike
-    test = stats.ttest_rel(list(ours.values()), list(theirs.values()))
+    test = ttest_rel(list(ours.values()), list(theirs.values()))
     low, high = test.confidence_interval(0.95)
     assert found.n == len(values)
     assert (found.low, found.high) == (pytest.approx(low, rel=1e-6, abs=1e-6), pytest.approx(high, rel=1e-6, abs=1e-6))

@@ -1,19 +1,17 @@
-"""How much do clients gain by choosing jointly, and in how many rounds? On generated clients that differ.
+"""How much do clients gain by selecting jointly, and in how many rounds? A study on generated, heterogeneous clients.
 
-The clients draw from one population of cluster centres, each with weights of its own:
+All clients share the cluster centres, and each client has its own weights:
 
     centres c_1 … c_C ~ N(0, I_d);    client m: weights ~ Dirichlet(β, …, β);    sample = c_k + N(0, I_d), k ~ weights.
 
 With C = 20 and β = 0.2 most of a client's samples come from three or four centres. The optimum of the joint relaxation
-(equation 6) is found from the outside: Wolfe's algorithm for the smallest vector of a polytope, on the sum of all
-clients' capped simplices, with a proof. For any y and V the smallest answer to it, ‖Σ Gx‖ >= ⟨y, V⟩ / ‖y‖.
+(equation 6) is bounded by Wolfe's algorithm for the smallest vector of a polytope, on the sum of all clients' capped
+simplices: for any y and the corner V with the smallest product ⟨y, V⟩, ‖Σ Gx‖ >= ⟨y, V⟩ / ‖y‖.
 """
 
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class CoordinationStudy:
-    """The parameters of the experiment: the clients, their budget, and for how many rounds each method runs."""
+    """The parameters of the study: the clients, their budget, and the numbers of rounds per method."""
 
     clients: int = 1000
     pool: int = 50
@@ -44,7 +42,7 @@ class CoordinationStudy:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check everything before any work starts."""
+        """Validate all parameters."""
         for name in ("clients", "pool", "budget", "dimension", "centres"):
             whole_number(getattr(self, name), name, least=1)
         if self.budget >= self.pool:
@@ -66,10 +64,7 @@ class CoordinationStudy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One method after some rounds: the objective of its selections, and what all clients sent and got for it.
-
-    `ratio` is to the lower bound, and None where that is 0.
-    """
+    """One method after some rounds; `ratio` is that of the objective to the lower bound, None if the bound is 0."""
 
     method: str
     rounds: int
@@ -82,7 +77,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """All outcomes, the proven lower bound and the best relaxed value known, and how the result came about."""
+    """All outcomes, the proven lower bound, the best relaxed value found, and the package versions."""
 
     config: CoordinationStudy
     lower: float
@@ -92,7 +87,7 @@ class StudyResult:
     versions: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
@@ -116,10 +111,10 @@ def draw_clients(config: CoordinationStudy) -> list[NDArray[np.float32]]:
 def joint_bound(
     clients: list[NDArray[np.float32]], budget: int, *, tolerance: float = 1e-4, most: int = 3000
 ) -> tuple[float, float]:
-    """Return a proven lower bound of the joint relaxation and the value of a point of it, closer than `tolerance`.
+    """Return a proven lower bound of the joint relaxation and a feasible value, relatively within `tolerance`.
 
-    >>> value, bound = joint_bound([np.float32([[1, 0], [0, 1]]), np.float32([[1, 0], [-1, 0]])], 1)
-    >>> round(value, 9), round(bound, 9)
+    >>> lower, upper = joint_bound([np.float32([[1, 0], [0, 1]]), np.float32([[1, 0], [-1, 0]])], 1)
+    >>> round(lower, 9), round(upper, 9)
     (0.0, 0.0)
     """
     stacked = np.concatenate(clients).astype(np.float64)
@@ -156,10 +151,12 @@ def run(
     *,
     progress: Progress = lambda done, total: None,
 ) -> StudyResult:
-    """Carry out the experiment on generated clients, or on given ones: gradients by name.
+    """Run the study on generated clients, or on given ones: their gradients by name.
 
-    The bound is not computed for given clients, whose gradients may be long.
+    `progress(done, total)` counts outcomes. The bound is not computed for given clients, as gradients may be long.
     """
+    from coreplay.federated.folder import versions
+
     total = len(config.methods) * len(config.rounds) + 1
     lower = upper = 0.0
     if given is None:
@@ -182,8 +179,3 @@ def run(
             progress(1 + len(outcomes), total)
     selections = {name: chosen.tolist() for name, chosen in zip(given or (), kept, strict=given is not None)}
     return StudyResult(config, lower, upper, outcomes, selections, versions())
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy", "numba")}}

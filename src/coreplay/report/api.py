@@ -1,0 +1,147 @@
+"""The report on runs: `write` makes a folder with page, figures and tables; `markdown` returns the results."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coreplay.errors import InputError
+from coreplay.files import claim, read_text, write_text
+from coreplay.report.charts import records
+from coreplay.report.compare import Group, group_runs
+from coreplay.report.figures import FIGURES
+from coreplay.report.findings import notes, summarize
+from coreplay.report.html import Section, counted, page
+from coreplay.report.load import load_runs
+from coreplay.report.maps import MAP, gradient_map
+from coreplay.report.renderer import inline_svg, save
+from coreplay.report.tables import Table, cell, csv_text, differences, results
+
+PAGE = "index.html"
+TABLES = ("results", "differences")
+FILES = {PAGE} | {f"{name}.{suffix}" for name in (*FIGURES, MAP, *TABLES) for suffix in ("png", "svg", "csv", "md")}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report: its folder and files, what the page shows, and which runs were left out."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    sections: tuple[Section, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def page(self) -> Path:
+        """The page."""
+        return self.folder / PAGE
+
+    def markdown(self) -> str:
+        """Return the table of results of every group."""
+        return "\n".join(_markdown(section.group, section.tables[0]) for section in self.sections)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return paths and numbers as plain data."""
+        groups = []
+        for section in self.sections:
+            group = section.group
+            facts: dict[str, Any] = {"name": group.name, "metric": group.metric, "runs": len(group.runs)}
+            facts |= {"seeds": [list(key) for key in group.keys], "notes": list(section.notes)}
+            facts["figures"] = [figure.name for figure in section.figures]
+            groups.append(facts | {table.name: list(table.records) for table in section.tables})
+        paths = [str(path) for path in self.files]
+        return {"page": str(self.page), "files": paths, "left_out": list(self.left_out), "groups": groups}
+
+
+def write(
+    runs: Iterable[Path | str],
+    folder: Path | str,
+    *,
+    gradient_maps: int = 0,
+    texts: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Written:
+    """Write a report on all finished runs below some folders.
+
+    Parameters
+    ----------
+    runs
+        Folders to search at any depth. Runs that are unfinished or damaged are left out and named.
+    folder
+        Output folder; it may contain an earlier report, but nothing else.
+    gradient_maps
+        Number of clients whose gradient space is drawn. This loads the stream, the task and the pretrained model named
+        in the configuration of the runs: use it only for runs from a source that you trust.
+    texts
+        Add the samples' texts to map.csv. Use it for public data only.
+    say
+        Receives progress messages, one line each.
+    """
+    if gradient_maps < 0:
+        raise InputError(f"gradient_maps must be a number of clients, 0 for none: got {gradient_maps}")
+    folder = Path(folder)
+    earlier = _earlier_files(folder)
+    found, left_out = load_runs(runs)
+    for text in left_out:
+        say(f"warning: left out: {text}")
+    groups = group_runs(found)
+    say(f"{counted(len(found), 'finished run')} in {counted(len(groups), 'group')}")
+    sections, files = [], [folder / PAGE]
+    for number, group in enumerate(groups):
+        place = f"group-{number + 1}/" if len(groups) > 1 else ""
+        section = replace(_section(group, gradient_maps, texts, say), folder=place)
+        drawings = {}
+        for table in section.tables:
+            files += [folder / place / f"{table.name}.{suffix}" for suffix in ("csv", "md")]
+            write_text(files[-2], csv_text(table.records))
+            write_text(files[-1], table.markdown())
+        for figure in section.figures:
+            say(f"drawing {place}{figure.name}")
+            files += [folder / place / f"{figure.name}.{suffix}" for suffix in ("png", "svg", "csv")]
+            save(figure, *files[-3:-1])
+            drawings[figure.name] = inline_svg(read_text(files[-2]), f"{number}-{figure.name}-")
+            write_text(files[-1], csv_text(records(figure)))
+        sections.append(replace(section, drawings=drawings))
+    write_text(folder / PAGE, page(sections, left_out))
+    for path in earlier - set(files):
+        path.unlink(missing_ok=True)
+    return Written(folder, tuple(files), tuple(sections), tuple(left_out))
+
+
+def markdown(runs: Iterable[Path | str]) -> str:
+    """Return the table of results of all finished runs below some folders, without writing anything."""
+    return "\n".join(_markdown(group, results(group)) for group in group_runs(load_runs(runs)[0]))
+
+
+def _markdown(group: Group, table: Table) -> str:
+    title = f"**{cell(group.name)}**\n\n" if group.name else ""
+    return f"{title}{table.markdown()}\n{' '.join([summarize(group), *notes(group)])}\n"
+
+
+def _earlier_files(folder: Path) -> set[Path]:
+    """Return the files of an earlier report; refuse a folder that contains anything else."""
+    subfolders = [path for path in folder.glob("group-*") if path.is_dir() and re.fullmatch(r"group-\d+", path.name)]
+    claim(folder, FILES | {path.name for path in subfolders})
+    for path in subfolders:
+        claim(path, FILES)
+    return {path for place in (folder, *subfolders) for path in place.glob("*") if path.is_file()}
+
+
+def _section(group: Group, maps: int, texts: bool, say: Callable[[str], None]) -> Section:
+    """Make all figures and tables of a group."""
+    figures = [figure for make in FIGURES.values() if (figure := make(group)) is not None]
+    said = [re.sub("`(.*?)`", r"“\1”", summarize(group))]
+    if not group.base:
+        said.append(
+            "There is no run without replay, so relative figures are left out. To see them, run the same configuration "
+            "with replay.strategy=none."
+        )
+    said += notes(group)
+    if maps:
+        try:
+            figures.append(gradient_map(group, maps, texts=texts, say=say))
+        except (InputError, OSError) as error:
+            said.append(f"There is no map of the gradient space: {error}")
+    tables = (results(group), differences(group))
+    return Section(group, tuple(figures), tuple(table for table in tables if table), tuple(said))
