@@ -2,8 +2,7 @@
 
 import pytest
 
-from coreplay.engines import run
-from coreplay.federated import Config
+from coreplay.runtime import Config, run
 from tests.cli.common import TINY
 
 

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from coreplay.cli.progress import Status, echo, following, show_markdown
-from coreplay.federated import Event
 from coreplay.report.terminal import duration
+from coreplay.runtime import Event
 
 EVENTS = [
     Event("begin", 0, 0, {"rounds": [2, 2], "strategy": "none"}),

@@ -3,8 +3,7 @@
 import json
 import shutil
 
-from coreplay.engines import run
-from coreplay.federated import Config, RunFolder
+from coreplay.runtime import Config, RunFolder, run
 from tests.cli.common import TINY, call
 
 

@@ -36,8 +36,8 @@ def up(
     Example: `coreplay flower up --clients 5 --tls -o secure`
     """
     _needed()
-    from coreplay.engines.flower.deployment import Deployment
-    from coreplay.federated import EngineError
+    from coreplay.flower.deployment import Deployment
+    from coreplay.runtime import EngineError
 
     deployment = Deployment(output, clients, tls=tls, port=port)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal or a service manager stops it like ctrl-C
@@ -71,7 +71,7 @@ def init(
     Example: `coreplay flower init my-app`
     """
     _needed()
-    from coreplay.engines.flower.template import write_app
+    from coreplay.flower.app_template import write_app
 
     name = "".join(letter if letter.isalnum() else "-" for letter in folder.absolute().name.lower()).strip("-")
     for path in write_app(folder, name or "coreplay-run"):

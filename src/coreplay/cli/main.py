@@ -21,10 +21,15 @@ _LISTS = {  # command: what it lists, and the function that returns names with d
         "coreplay.coordination",
         "coordination_methods",
     ),
-    "strategies": ("strategies of a run: what a buffer keeps", "coreplay.federated.strategy", "strategies"),
-    "algorithms": ("federated algorithms", "coreplay.federated.algorithm", "algorithms"),
+    "strategies": ("strategies of a run: what a buffer keeps", "coreplay.runtime.strategy", "strategies"),
+    "algorithms": ("federated algorithms", "coreplay.learning", "algorithms"),
+    "continual-methods": (
+        "continual methods, by which a client learns without forgetting",
+        "coreplay.learning",
+        "continual_methods",
+    ),
     "tasks": ("tasks", "coreplay.tasks.api", "tasks"),
-    "trackers": ("trackers, which also receive the metrics of a run", "coreplay.federated.tracker", "trackers"),
+    "trackers": ("trackers, which also receive the metrics of a run", "coreplay.runtime.tracker", "trackers"),
 }
 _python_shows = warnings.showwarning
 

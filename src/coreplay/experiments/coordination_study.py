@@ -155,7 +155,7 @@ def run(
 
     `progress(done, total)` counts outcomes. The bound is not computed for given clients, as gradients may be long.
     """
-    from coreplay.federated.folder import versions
+    from coreplay.runtime.run_dir import versions
 
     total = len(config.methods) * len(config.rounds) + 1
     lower = upper = 0.0

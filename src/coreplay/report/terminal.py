@@ -7,7 +7,7 @@ from coreplay.report.html import clean, column
 
 if TYPE_CHECKING:
     from coreplay.experiments.scheduler import RunStatus, SweepStatus
-    from coreplay.federated.listing import Listed
+    from coreplay.runtime.run_index import Listed
 
 
 def duration(seconds: float) -> str:
