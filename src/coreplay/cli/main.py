@@ -58,7 +58,7 @@ def add_list(to: typer.Typer, name: str, what: str, module: str, function: str) 
     def show(plugin: Plugins = None, as_json: Json = False) -> None:
         load_plugins(plugin)
         known: dict[str, str] = getattr(import_module(module), function)()
-        width = max(map(len, known))
+        width = max(map(len, known), default=0)
         lines = "\n".join(f"{name:<{width}}  {text}" for name, text in sorted(known.items()))
         echo(json.dumps(known) if as_json else lines)
 
