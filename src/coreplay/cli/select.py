@@ -39,7 +39,7 @@ def select(
 
     Example: `coreplay select pool.npz --budget 5 --method exact --option time_limit=10 --json`
     """
-    from coreplay.files import read_arrays, replacing, write_json
+    from coreplay.files import atomic_write, read_arrays, write_json
     from coreplay.selection import choose, objective
 
     if output is not None and output.suffix not in (".npy", ".json"):
@@ -53,7 +53,7 @@ def select(
     if output is not None and output.suffix == ".npy":
         import numpy as np
 
-        with replacing(output) as temporary:
+        with atomic_write(output) as temporary:
             np.save(temporary, selection.indices)
     elif output is not None:
         write_json(output, indices)
@@ -97,13 +97,13 @@ def near_optimality(
     Example: `coreplay near-optimality --n 10 30 50 --budget 5 --repeats 5000 --mixture uncentred -o results`
     """
     from coreplay.experiments.near_optimality import NearOptimality, run
-    from coreplay.files import claim
+    from coreplay.files import check_output_dir
     from coreplay.report.studies import near_optimality_files, near_optimality_table, write_near_optimality
 
     load_plugins(plugin)
     sizes, methods = tuple(n or (10, 30, 50)), tuple(method or ())
     config = NearOptimality(sizes=sizes, budget=budget, repeats=repeats, mixture=mixture, seed=seed, methods=methods)
-    claim(output, near_optimality_files(config))
+    check_output_dir(output, near_optimality_files(config))
     with progress_bar(f"{mixture} mixture", quiet=as_json) as progress:
         result = run(config, workers=workers, progress=progress)
     paths = write_near_optimality(result, output)
@@ -156,7 +156,7 @@ def coordinate(
     """
     from coreplay.coordination import coordination_methods
     from coreplay.experiments.coordination_study import CoordinationStudy, run
-    from coreplay.files import claim, read_arrays
+    from coreplay.files import check_output_dir, read_arrays
     from coreplay.report.studies import COORDINATION_FILES, coordination_table, write_coordination
 
     load_plugins(plugin)
@@ -181,7 +181,7 @@ def coordinate(
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    earlier = claim(output, COORDINATION_FILES)
+    earlier = check_output_dir(output, COORDINATION_FILES)
     with progress_bar(f"{config.clients} clients", quiet=as_json) as progress:
         try:
             result = run(config, own or None, progress=progress)
