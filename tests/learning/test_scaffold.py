@@ -59,14 +59,14 @@ def plain(things, settings):
                         p.copy_(value)
                 seed = int(generator(settings.seed, client, period, "training", round).integers(2**62))
                 steps, epoch = 0, period * options.rounds + round
-                for batch in batches(task, samples, options.batch_size, seed=seed, epoch=epoch):
-                    batch = batch | {"image": batch["image"].double()}
+                for given in batches(task, samples, options.batch_size, seed=seed, epoch=epoch):
+                    batch = given | {"image": given["image"].double()}
                     local.zero_grad()
                     task.loss(local, batch).backward()
                     torch.nn.utils.clip_grad_norm_(local.parameters(), options.max_grad_norm)
                     with torch.no_grad():
                         for p, mine, common in zip(local.parameters(), own[client], control, strict=True):
-                            p -= options.learning_rate * (p.grad - mine + common)
+                            p.sub_(options.learning_rate * (p.grad - mine + common))
                     steps += 1
                 change = [p.detach() - value for p, value in zip(local.parameters(), model, strict=True)]
                 new = [
