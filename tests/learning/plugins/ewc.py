@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 import coreplay
@@ -25,4 +24,4 @@ class EWC(LearningHook):
     def finish_period(self, ctx):
         squares = [ctx.gradient(ctx.pool[[k]]).square() for k in range(len(ctx.pool))]
         fisher = torch.stack(squares).mean(dim=0).numpy()
-        return {}, {"fisher": fisher, "anchor": np.array(ctx.parameters)}
+        return {}, {"fisher": fisher, "anchor": ctx.parameters.numpy().copy()}
