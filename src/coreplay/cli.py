@@ -286,7 +286,7 @@ def _coordinate_generated(
     from coreplay.coordination import coordination_methods
     from coreplay.experiments.coordination_study import CoordinationStudy, run
     from coreplay.files import claim
-    from coreplay.report.studies import COORDINATION_FILES, coordination_table, write_coordination
+    from coreplay.report.studies import study_files, write_study
 
     config = CoordinationStudy(
         **{"clients": 200} | given,
@@ -295,14 +295,14 @@ def _coordinate_generated(
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    earlier = claim(output, COORDINATION_FILES)
+    earlier = claim(output, study_files("convergence"))
     with _progress(f"{config.clients} clients", quiet=as_json) as progress:
         result = run(config, progress=progress)
-    paths = write_coordination(result, output)
+    table, paths = write_study(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(coordination_table(result))
+    show_markdown(table)
     echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
 
 
@@ -360,16 +360,16 @@ def _coordinate_files(
 def _near_optimality(config: Any, output: Path, *, workers: int | None = None, as_json: bool = False) -> None:
     from coreplay.experiments.near_optimality import run
     from coreplay.files import claim
-    from coreplay.report.studies import near_optimality_files, near_optimality_table, write_near_optimality
+    from coreplay.report.studies import study_files, write_study
 
-    claim(output, near_optimality_files(config))
+    claim(output, study_files(*(f"ratios-n{n}" for n in config.sizes)))
     with _progress(f"{config.mixture} mixture", quiet=as_json) as progress:
         result = run(config, workers=workers, progress=progress)
-    paths = write_near_optimality(result, output)
+    table, paths = write_study(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(near_optimality_table(result))
+    show_markdown(table)
     echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
 
 
