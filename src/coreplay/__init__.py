@@ -6,7 +6,7 @@ neither torch nor Flower until something that uses them is called.
 
 from typing import TYPE_CHECKING
 
-from coreplay.lazy import lazily
+from coreplay.lazy import lazy_getattr
 
 __version__ = "0.1.0"
 
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazy_getattr(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -139,7 +139,7 @@ def select(
 
     Example: `coreplay select pool.npz --budget 5 --method exact --option time_limit=10 --json`
     """
-    from coreplay.files import read_arrays, replacing, write_json
+    from coreplay.files import atomic_write, read_arrays, write_json
     from coreplay.selection import choose, objective
 
     if output is not None and output.suffix not in (".npy", ".json"):
@@ -158,7 +158,7 @@ def select(
     if output is not None and output.suffix == ".npy":
         import numpy as np
 
-        with replacing(output) as temporary:
+        with atomic_write(output) as temporary:
             np.save(temporary, selection.indices)
     elif output is not None:
         write_json(output, indices)
@@ -285,7 +285,7 @@ def _coordinate_generated(
 ) -> None:
     from coreplay.coordination import coordination_methods
     from coreplay.experiments.coordination_study import CoordinationStudy, run
-    from coreplay.files import claim
+    from coreplay.files import check_output_dir
     from coreplay.report.studies import study_files, write_study
 
     config = CoordinationStudy(
@@ -295,7 +295,7 @@ def _coordinate_generated(
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    earlier = claim(output, study_files("convergence"))
+    earlier = check_output_dir(output, study_files("convergence"))
     with _progress(f"{config.clients} clients", quiet=as_json) as progress:
         result = run(config, progress=progress)
     table, paths = write_study(result, output)
@@ -312,12 +312,12 @@ def _coordinate_files(
     from dataclasses import asdict
 
     from coreplay.coordination import coordinate
-    from coreplay.files import claim, read_arrays, write_json
+    from coreplay.files import check_output_dir, read_arrays, write_json
 
     if len({str(file) for file in files}) < len(files):
         raise InputError("a file is named twice: pass one file a client")
     paths = [output / "results.json", output / "selections.json"]
-    earlier = claim(output, [path.name for path in paths])
+    earlier = check_output_dir(output, [path.name for path in paths])
     clients = []
     for file in files:
         arrays = _named(read_arrays(file), str(file), gram=False)
@@ -359,10 +359,10 @@ def _coordinate_files(
 
 def _near_optimality(config: Any, output: Path, *, workers: int | None = None, as_json: bool = False) -> None:
     from coreplay.experiments.near_optimality import run
-    from coreplay.files import claim
+    from coreplay.files import check_output_dir
     from coreplay.report.studies import study_files, write_study
 
-    claim(output, study_files(*(f"ratios-n{n}" for n in config.sizes)))
+    check_output_dir(output, study_files(*(f"ratios-n{n}" for n in config.sizes)))
     with _progress(f"{config.mixture} mixture", quiet=as_json) as progress:
         result = run(config, workers=workers, progress=progress)
     table, paths = write_study(result, output)

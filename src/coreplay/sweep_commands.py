@@ -43,7 +43,7 @@ def sweep(
     """
     from coreplay.experiments.scheduler import SweepStatus, find_finished, run_sweep
     from coreplay.experiments.sweep import Sweep
-    from coreplay.files import alone_in
+    from coreplay.files import exclusive_lock
 
     folder, source = _found(file, output, resume)
     plan = Sweep.load(source, plugins=plugin or [])
@@ -53,7 +53,7 @@ def sweep(
         return
     with _showing(plan) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
         status = SweepStatus(plan.runs, changed)
-        with alone_in(folder):  # a folder with other runs, or at work, is refused before its plan is replaced
+        with exclusive_lock(folder):  # a folder with other runs, or at work, is refused before its plan is replaced
             find_finished(status, folder)
             _keep(plan, source, folder)
         run_sweep(status, folder, workers=processes, tick=lambda: show(status))
