@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from coreplay import coordinate
-from coreplay.cli.main import app
+from coreplay.cli.app import app
 from coreplay.errors import InputError
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound, run
 from coreplay.report.studies import coordination_table, write_coordination
