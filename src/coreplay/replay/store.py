@@ -319,7 +319,7 @@ class Store:
     def _gone(self, client: str, at: int) -> ReplayError:
         return ReplayError(
             f"replay store {str(self.path)!r} no longer holds the buffer of client {client[:40]!r} at the end of "
-            f"period {at}: the last two of a client are kept; take a later period, or -1 to begin anew"
+            f"period {at}: the last two of a client are kept; take a later period, or -1 to start from scratch"
         )
 
     def clients(self) -> list[str]:

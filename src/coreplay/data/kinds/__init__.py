@@ -1,1 +1,1 @@
-"""The sources, one a file; every module here is found and registered by itself."""
+"""The sources, one per file; every module here is found and registered by itself."""
