@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound
-from coreplay.federated.folder import versions
+from coreplay.runtime.run_dir import versions
 
 
 def main() -> None:

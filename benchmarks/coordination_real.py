@@ -20,12 +20,12 @@ from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
 from coreplay.coordination import coordination_methods
-from coreplay.engines.api import prepare
-from coreplay.federated.flat import FlatModel
-from coreplay.federated.folder import RunFolder, versions
-from coreplay.federated.site import Site
 from coreplay.files import replacing
+from coreplay.learning.parameter_vector import FlatModel
 from coreplay.replay import Store
+from coreplay.runtime.api import prepare
+from coreplay.runtime.client import ClientRuntime
+from coreplay.runtime.run_dir import RunFolder, versions
 
 Floats = NDArray[np.float32]
 
@@ -39,12 +39,14 @@ def sketches(path: Path, kept: Path) -> tuple[list[Floats], int]:
         things = prepare(config)
         found = {}
         with tempfile.TemporaryDirectory() as scratch, Store.open(path / "buffers.sqlite") as store:
-            site = Site(config, things.stream, things.task, FlatModel(things.task.model(0)), store, Path(scratch))
+            runtime = ClientRuntime(
+                config, things.stream, things.task, FlatModel(things.task.model(0)), store, Path(scratch)
+            )
             period = things.stream.periods - 1
             for number, client in enumerate(things.stream.clients):
-                pool = site.pool(client, period)
+                pool = runtime.pool(client, period)
                 if len(things.stream.samples(client, period)) and len(pool) > config.replay.budget:
-                    matrix = site.gradients(client, period, pool, checkpoint.values)
+                    matrix = runtime.gradients(client, pool, checkpoint.values)
                     found[str(number)] = np.array([matrix.combine(unit) for unit in np.eye(len(pool))], np.float32)
         with replacing(kept) as temporary:
             save_file(found, temporary)

@@ -27,8 +27,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 import coreplay
 from coreplay.coordination import Contribution
-from coreplay.federated.folder import versions
 from coreplay.files import replacing
+from coreplay.runtime.run_dir import versions
 
 WORDS, TOKENS, MASKED, MASK, FIRST = 30_522, 12, 2, 4, 5
 FEWER = 1000

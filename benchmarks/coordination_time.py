@@ -16,7 +16,7 @@ from coreplay import coordinate
 from coreplay.coordination import client, matrix, messages, method, server
 from coreplay.coordination.methods import alternating, corrective
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients
-from coreplay.federated.folder import versions
+from coreplay.runtime.run_dir import versions
 
 PARTS = [
     (matrix.Candidates, "project", "Gᵀv"),

@@ -23,8 +23,7 @@ WORDS, EVERY = 30522, 0.2
 
 def carry_out(engine: str, clients: int, rounds: int, folder: Path) -> None:
     """Do the run in this process; print when each round ends."""
-    from coreplay.engines import run
-    from coreplay.federated import Config, Event
+    from coreplay.runtime import Config, Event, run
 
     def observer(event: Event) -> None:
         if event.kind == "round":

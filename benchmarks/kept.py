@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from coreplay.data import FederatedStream, load
-from coreplay.engines.api import sample_clients
 from coreplay.errors import InputError
-from coreplay.federated import Config
-from coreplay.federated.folder import CONFIG
-from coreplay.federated.strategy import ALL, NONE
 from coreplay.files import write_text
 from coreplay.replay import Store, decode
+from coreplay.runtime import Config
+from coreplay.runtime.api import sample_clients
+from coreplay.runtime.run_dir import CONFIG
+from coreplay.runtime.strategy import ALL, NONE
 
 EVERYTHING = ("all that was offered", "")
 

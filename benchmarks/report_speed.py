@@ -20,8 +20,8 @@ from tests.report.chromium import chromium
 from tests.report.making import TINY, make_runs
 
 from benchmarks.common import header
-from coreplay.federated import Config
 from coreplay.report.api import write
+from coreplay.runtime import Config
 
 PERIODS = 10
 STRATEGIES = ("naive_uniform", "gss_greedy", "relaxation", "polished", "alternating", "corrective")

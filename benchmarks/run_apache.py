@@ -42,7 +42,7 @@ def main() -> None:
     if (given.folder / "config.toml").exists():
         command += ["--resume", str(given.folder)]
     else:
-        from coreplay.federated import Config
+        from coreplay.runtime import Config
 
         columns = {
             "client": "client_id",

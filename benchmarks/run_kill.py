@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from coreplay.federated import Config
 from coreplay.replay import Store
+from coreplay.runtime import Config
 
 RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl")
 SETTINGS = {
@@ -47,7 +47,7 @@ def command(config: Path, folder: Path) -> list[str]:
 
 def moment(folder: Path) -> str:
     """Return where the run was, by its last checkpoint."""
-    from coreplay.federated import RunFolder
+    from coreplay.runtime import RunFolder
 
     try:
         found = RunFolder(folder).checkpoint()

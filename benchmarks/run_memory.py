@@ -35,8 +35,7 @@ def vocabulary(clients: int, folder: Path) -> None:
 
 def carry_out(clients: int, folder: Path) -> None:
     """Do the run in this process, and print each phase when it begins."""
-    from coreplay.engines import run
-    from coreplay.federated import Config, Event
+    from coreplay.runtime import Config, Event, run
 
     def observer(event: Event) -> None:
         if event.kind in PHASES:

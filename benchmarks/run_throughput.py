@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import header
-from coreplay.engines import LocalEngine, prepare
-from coreplay.federated import Config
+from coreplay.runtime import Config, ProcessesEngine, prepare
 from coreplay.tasks import batches
 
 
@@ -82,7 +81,7 @@ def main() -> None:
         times: dict[str, list[float]] = {"bare": [], "engine": []}
         with (
             tempfile.TemporaryDirectory() as folder,
-            LocalEngine(things.stream, things.task, things.start, workers) as engine,
+            ProcessesEngine(things.stream, things.task, things.start, workers) as engine,
         ):
             engine.begin(settings, Path(folder))
             for repeat in range(given.repeats + 1):

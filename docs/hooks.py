@@ -130,7 +130,7 @@ def _parameter(parameter: Any) -> tuple[str, str, str]:
 @cache
 def configuration() -> str:
     """Return all fields of a configuration, section by section, and the presets."""
-    from coreplay.federated import PRESETS, Config
+    from coreplay.runtime import PRESETS, Config
 
     lines = ["## The top of the file", "", *_fields(Config), ""]
     for name, field in Config.model_fields.items():
@@ -160,8 +160,8 @@ def _fields(part: Any) -> Iterator[str]:
 def names() -> str:
     """Return what can be named in a configuration, from the registries, with the options of each."""
     from coreplay.coordination.method import _registry as coordinations
-    from coreplay.data.api import _registry as sources
-    from coreplay.federated.algorithm import _registry as algorithms
+    from coreplay.data.sources import _registry as sources
+    from coreplay.learning.hooks import _registry as algorithms
     from coreplay.selection.api import _registry as selectors
     from coreplay.tasks.api import _registry as tasks
 

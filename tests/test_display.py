@@ -5,7 +5,7 @@ import io
 import pytest
 
 from coreplay.display import Status, duration, echo, following, show_markdown
-from coreplay.federated import Event
+from coreplay.runtime import Event
 
 EVENTS = [
     Event("begin", 0, 0, {"rounds": [2, 2], "strategy": "none"}),

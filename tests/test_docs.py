@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 
 from coreplay.experiments.sweep import Sweep
-from coreplay.federated import Config
 from coreplay.report import tables
 from coreplay.report.compare import group_runs
 from coreplay.report.load import load_runs
+from coreplay.runtime import Config
 from tests.report.chromium import MISSING, chromium
 
 ROOT = Path(__file__).parent.parent

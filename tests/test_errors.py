@@ -3,8 +3,8 @@
 import pytest
 
 from coreplay.errors import unknown
-from coreplay.federated import Config, strategies
-from coreplay.federated.config import EngineConfig, ReplayConfig
+from coreplay.runtime import Config, strategies
+from coreplay.runtime.config import EngineConfig, ReplayConfig
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,15 @@ from safetensors.numpy import save_file
 from coreplay.data import load, save
 from coreplay.errors import InputError
 from coreplay.experiments.sweep import Sweep
-from coreplay.federated import Config, Run, RunFolder
-from coreplay.federated.folder import Checkpoint, Progress, _digest
-from coreplay.federated.listing import list_runs
 from coreplay.files import read_arrays
 from coreplay.replay import Buffer, Item, ReplayError, Store, decode, encode
 from coreplay.report import tables
 from coreplay.report.compare import group_runs
 from coreplay.report.figures import FIGURES
 from coreplay.report.load import load_runs
+from coreplay.runtime import Config, Run, RunFolder
+from coreplay.runtime.run_dir import Checkpoint, Progress, _digest
+from coreplay.runtime.run_index import list_runs
 
 HUGE = [b"9" * 400, b"1e999", b"-1", b"1e308", b"NaN", b"18446744073709551616", b"0.5"]
 ODD = [b"null", b"true", b'"x"', b"[]", b"{}", b"[1]", b'{"a": 1}', b'"\\ud800"', b"\xff\xfe", b"\x00"]

@@ -9,10 +9,10 @@ import pytest
 import coreplay
 from coreplay import plugins, registry
 from coreplay.errors import InputError
-from coreplay.federated import Config, RunFolder
-from coreplay.federated.listing import list_runs
 from coreplay.plugins import load_again, load_plugins, load_sources, loaded_plugins, plugin_sources
 from coreplay.registry import PluginWarning
+from coreplay.runtime import Config, RunFolder
+from coreplay.runtime.run_index import list_runs
 
 LAST = '''
 import numpy as np
@@ -159,8 +159,8 @@ def test_a_run_keeps_its_plugins_and_reading_it_does_not_run_them(last, tmp_path
     # in another process, in which the plugin is not known
     place = tmp_path / "runs"
     code = f"""
-from coreplay.federated import RunFolder
-from coreplay.federated.listing import list_runs
+from coreplay.runtime import RunFolder
+from coreplay.runtime.run_index import list_runs
 print(list_runs({str(place)!r}))
 config = RunFolder.open({str(folder.path)!r}).config()
 """

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from coreplay.cli import main
-from coreplay.engines import WorkerError, run
 from coreplay.errors import InputError
-from coreplay.federated import Config, RunFolder
+from coreplay.runtime import Config, RunFolder, WorkerError, run
 
 TINY = {  # images: each process would spend five seconds on loading transformers
     "stream": {"source": "digits", "options": {"num_clients": 5, "num_periods": 2}},
@@ -81,7 +80,7 @@ def nobody_left(group):
 
 KILLED = """
 import os, signal
-import coreplay.federated.folder as module
+import coreplay.runtime.run_dir as module
 write, left = module.save_file, [{n}]
 def save(*arguments, **options):
     left[0] -= 1
@@ -164,7 +163,7 @@ def test_an_interrupt_leaves_no_shared_memory_and_no_warning(place, tmp_path, mo
 def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(place, tmp_path, capsys, monkeypatch):
     from safetensors import SafetensorError
 
-    import coreplay.federated.folder as module
+    import coreplay.runtime.run_dir as module
 
     write, calls = module.save_file, []
 
@@ -319,7 +318,7 @@ def test_wrong_files_and_folders(place, capsys, monkeypatch, arguments, message)
 
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "buffers.sqlite", "config.toml"])
 def test_a_damaged_run_is_noticed_before_any_work(place, tmp_path, capsys, monkeypatch, name):
-    monkeypatch.setattr("coreplay.engines.api.prepare", lambda config: pytest.fail("work has begun"))
+    monkeypatch.setattr("coreplay.runtime.api.prepare", lambda config: pytest.fail("work has begun"))
     folder = tmp_path / "damaged"
     shutil.copytree(place / "done", folder)
     (folder / "summary.json").unlink()

@@ -5,8 +5,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.peers.problem import BATCH, RATE, SEED, Clock, problem
-from coreplay.engines import LocalEngine
-from coreplay.federated import Config, FlatModel, make_algorithm
+from coreplay.learning import FlatModel, make_algorithm
+from coreplay.runtime import Config, ProcessesEngine
 
 
 def measure(words: int, rounds: int, processes: int) -> Clock:
@@ -22,7 +22,7 @@ def measure(words: int, rounds: int, processes: int) -> Clock:
         flat.load(values)
         return flat.model
 
-    with TemporaryDirectory() as folder, LocalEngine(given.stream, given.task, values, processes) as engine:
+    with TemporaryDirectory() as folder, ProcessesEngine(given.stream, given.task, values, processes) as engine:
         engine.begin(config, Path(folder))
         engine.rewind(-1)
         for number in range(rounds):

@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from task import Net, accuracy, load_data, train
 from torch.nn import functional  # replay
 
-from coreplay.engines.flower import Memory  # replay
+from coreplay.flower import Memory  # replay
 
 app = ClientApp()
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from task import Net
 
-from coreplay.engines.flower import choose_jointly, next_period  # replay
+from coreplay.flower import choose_jointly, next_period  # replay
 
 app = ServerApp()
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from coreplay.coordination import coordination_methods as coordination_methods
     from coreplay.coordination.method import coordination_method as coordination_method
     from coreplay.data import source as source
-    from coreplay.engines import run as run
     from coreplay.errors import InputError as InputError
-    from coreplay.federated import Config as Config
-    from coreplay.federated.algorithm import algorithm as algorithm
-    from coreplay.federated.algorithm import algorithms as algorithms
     from coreplay.gradients import gradient_matrix as gradient_matrix
+    from coreplay.learning.hooks import algorithm as algorithm
+    from coreplay.learning.hooks import algorithms as algorithms
+    from coreplay.runtime import Config as Config
+    from coreplay.runtime import run as run
     from coreplay.selection import objective as objective
     from coreplay.selection import select as select
     from coreplay.selection import selector as selector
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from coreplay.tasks import task as task
 
 _HOMES = {
-    "Config": "coreplay.federated",
+    "Config": "coreplay.runtime",
     "InputError": "coreplay.errors",
     "Task": "coreplay.tasks",
-    "algorithm": "coreplay.federated.algorithm",
-    "algorithms": "coreplay.federated.algorithm",
+    "algorithm": "coreplay.learning.hooks",
+    "algorithms": "coreplay.learning.hooks",
     "coordinate": "coreplay.coordination",
     "coordination_method": "coreplay.coordination.method",
     "coordination_methods": "coreplay.coordination",
     "gradient_matrix": "coreplay.gradients",
     "objective": "coreplay.selection",
-    "run": "coreplay.engines",
+    "run": "coreplay.runtime",
     "select": "coreplay.selection",
     "selector": "coreplay.selection",
     "selectors": "coreplay.selection",

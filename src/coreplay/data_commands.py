@@ -15,7 +15,7 @@ from coreplay.display import echo, printable
 from coreplay.errors import InputError, unknown
 
 app = typer.Typer(
-    help="Streams: make them from files, git histories or the embedded grammar, and see what they are like.",
+    help="Streams: make them from files, data sets or the embedded grammar, and see what they are like.",
     no_args_is_help=True,
     suggest_commands=False,
     rich_markup_mode="markdown",
@@ -24,12 +24,14 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The .parquet file to write.")]
 Seed = Annotated[int, typer.Option(help="Makes every random choice repeatable.")]
-Days = Annotated[float | None, typer.Option(help="Length of a period in days.")]
-Number = Annotated[int | None, typer.Option("--periods", help="How many periods.")]
-Start = Annotated[str | None, typer.Option(help="When the first period begins, such as 2021-09-17.")]
-Test = Annotated[float, typer.Option(help="Share of a period, its last part, that tests.")]
-MinSamples = Annotated[int, typer.Option(help="Clients with fewer training samples are left out and reported.")]
-MaxSamples = Annotated[int | None, typer.Option(help="Maximum number of samples per client, period and split.")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", help="A .py file or module of your own with selectors, tasks and such. Repeatable."),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="Option of the source, as name=value or table.name=value; values may be JSON."),
+]
 
 
 @app.command("sources")
@@ -52,57 +54,24 @@ def sources_command(as_json: Json = False) -> None:
 def make(
     source: Annotated[str, typer.Argument(help="A source; `coreplay data sources` lists them.")],
     output: Output,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", help="Option of the source, as name=value; values may be JSON.")
-    ] = None,
+    option: Options = None,
+    plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Make a stream from any source and write it to one Parquet file.
 
     Example: `coreplay data make synthetic -o stream.parquet --option num_clients=200 --option drift=0.5`
 
-    Example: `coreplay data make huggingface -o out.parquet --option path=folder --option 'columns={"client": "user"}'`
+    Example: `coreplay data make huggingface -o out.parquet --option path=folder --option columns.client=user`
     """
     from coreplay.data import load, save
     from coreplay.data.store import check_output
+    from coreplay.plugins import load_plugins
 
     check_output(output)
+    load_plugins(plugin or [])
     with _warnings(), _busy(f"making {output}"):
-        stream = load(source, **parse_options(option or []))
-        save(stream, output)
-    _told(stream, output, as_json)
-
-
-@app.command("from-git")
-def from_git(
-    repositories: Annotated[list[Path], typer.Argument(help="Git repositories on this machine.")],
-    output: Output,
-    days: Days = None,
-    periods: Number = None,
-    start: Start = None,
-    test: Test = 0.2,
-    min_samples: MinSamples = 1,
-    max_samples: MaxSamples = None,
-    salt: Annotated[
-        str | None, typer.Option(help="Key of the pseudonyms, to make them again.  [default: random, not kept]")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Make a stream of git histories: authors are the clients, commit subjects the texts.
-
-    Links, addresses and names are scrubbed from the texts, and authors get pseudonyms. Periods are tenths of the whole
-    time unless you say otherwise.
-
-    Example: `coreplay data from-git ~/src/linux ~/src/git --days 180 --periods 10 -o stream.parquet`
-    """
-    from coreplay.data import Clients, Periods, load, save
-    from coreplay.data.store import check_output
-
-    check_output(output)
-    rule = Periods(by="time", days=days, number=periods, start=start, test=test)
-    with _warnings(), _busy(f"making {output}"):
-        limits = Clients(min_samples=min_samples, max_samples=max_samples)
-        stream = load("git", repositories=repositories, salt=salt, periods=rule, clients=limits)
+        stream = load(source, **_tables(option))
         save(stream, output)
     _told(stream, output, as_json)
 
@@ -112,26 +81,8 @@ def describe(
     file: Annotated[
         str, typer.Argument(help="A .jsonl, .jsonl.gz, .csv, .csv.gz or .parquet file, or the name of a source.")
     ],
-    client: Annotated[str | None, typer.Option(help="Column of the client.  [default: client_id]")] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text.  [default: text]")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label.")] = None,
-    timestamp: Annotated[str | None, typer.Option(help="Column of the time.")] = None,
-    period: Annotated[str | None, typer.Option(help="Column of the period.")] = None,
-    split: Annotated[str | None, typer.Option(help="Column of the split.")] = None,
-    order: Annotated[str | None, typer.Option(help="Column whose order makes the periods.")] = None,
-    days: Days = None,
-    periods: Number = None,
-    start: Start = None,
-    test: Annotated[
-        float | None, typer.Option(help="Share of a period that tests.  [default: 0.2, or a split column]")
-    ] = None,
-    min_samples: Annotated[
-        int | None, typer.Option(help="Clients with fewer training samples are left out.  [default: 1]")
-    ] = None,
-    max_samples: MaxSamples = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", help="Option of the source, as name=value; values may be JSON.")
-    ] = None,
+    option: Options = None,
+    plugin: Plugins = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", "-f", help="Write the figure to this .png or .svg.")
     ] = None,
@@ -140,39 +91,27 @@ def describe(
 ) -> None:
     """Show what a stream is like: sizes, heterogeneity of the clients, drift over the periods.
 
-    Divergences are shown beside those of a random split of the same sizes. Times are cut into ten periods of equal
-    length unless you say otherwise.
+    Divergences are shown beside those of a random split of the same sizes. A file takes the options of the source
+    `files`: columns, periods and clients. Times are cut into ten periods of equal length unless you say otherwise.
 
     Example: `coreplay data describe stream.jsonl.gz --figure stream.png`
 
-    Example: `coreplay data describe log.csv --client user --text query --timestamp when --days 35 --periods 10`
+    Example: `coreplay data describe log.csv --option columns.client=user --option periods.days=35`
 
     Example: `coreplay data describe synthetic --option num_clients=200`
     """
     from coreplay.data import load, sources
     from coreplay.data.describe import describe as measure
+    from coreplay.plugins import load_plugins
 
     if figure is not None and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {str(figure)!r} has suffix {figure.suffix!r}: use .png or .svg")
-    options = parse_options(option or [])
-    source = file
+    load_plugins(plugin or [])
     if file not in sources() and not Path(file).suffix and not Path(file).exists():
         raise unknown("file or source", file, sources())
-    columns = {"client": client, "text": text, "label": label, "timestamp": timestamp, "period": period}
-    columns |= {"split": split, "order": order}
-    cut = {"days": days, "periods": periods, "start": start, "test": test}
-    limits = {"min_samples": min_samples, "max_samples": max_samples}
-    if file not in sources():
-        source = "files"
-        cut = {("number" if name == "periods" else name): value for name, value in cut.items()}
-        options |= {"path": file}
-        options |= _given(columns=_given(**columns), periods=_given(**cut), clients=_given(**limits))
-    elif flags := _given(**columns, **cut, **limits):
-        raise InputError(
-            f"--{next(iter(flags)).replace('_', '-')} is for files: give a source its options with --option name=value"
-        )
+    source, path = (file, {}) if file in sources() else ("files", {"path": file})
     with _warnings(), _busy(f"reading {file}"):
-        stream = load(source, **options)
+        stream = load(source, **path | _tables(option))
     with _busy("measuring"):
         found, details = measure(stream, seed)
     if figure is not None:
@@ -189,9 +128,18 @@ def describe(
         echo(f"written: {figure}")
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    """Return what was given: nothing that is None or empty."""
-    return {name: value for name, value in values.items() if value not in (None, {})}
+def _tables(pairs: list[str] | None) -> dict[str, Any]:
+    """Parse the options of a source: columns.text=query is the option `text` in the table `columns`."""
+    options: dict[str, Any] = {}
+    for name, value in parse_options(pairs or []).items():
+        table, dot, key = name.partition(".")
+        if not dot:
+            options[name] = value
+        elif isinstance(options.setdefault(table, {}), dict):
+            options[table][key] = value
+        else:
+            raise InputError(f"--option {table} is given as a whole: leave out --option {name}")
+    return options
 
 
 def parse_options(pairs: list[str], flag: str = "--option") -> dict[str, Any]:

@@ -17,7 +17,7 @@ import typer
 from coreplay.report.html import clean
 
 if TYPE_CHECKING:
-    from coreplay.federated import Event, Observer
+    from coreplay.runtime import Event, Observer
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
@@ -139,7 +139,7 @@ class Status:
     def line(self) -> str:
         """Return the status in one line.
 
-        >>> from coreplay.federated.events import Event
+        >>> from coreplay.runtime.events import Event
         >>> status = Status()
         >>> status.take(Event("begin", 0, 0, {"rounds": [4, 4]}))
         >>> status.take(Event("client", 0, 1, {"done": 3, "of": 6}))

@@ -8,6 +8,10 @@ class InputError(ValueError):
     """Wrong input, found before any long work starts; the command line shows it without a traceback."""
 
 
+class RefusedError(InputError):
+    """Why a client can't do what a request asks, in words that the server may read: never anything of its data."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str], *, of: str = "") -> InputError:
     """Build the error for a name that is not among `known`, with a suggestion if one of them is near.
 

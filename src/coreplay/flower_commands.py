@@ -35,8 +35,8 @@ def up(
     Example: `coreplay flower up --clients 5 --tls -o secure`
     """
     _needed()
-    from coreplay.engines.flower.deployment import Deployment
-    from coreplay.federated import EngineError
+    from coreplay.flower.deployment import Deployment
+    from coreplay.runtime import EngineError
 
     deployment = Deployment(folder, clients, tls=tls, port=port)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal or a service manager stops it like ctrl-C
@@ -70,7 +70,7 @@ def init(
     Example: `coreplay flower init my-app`
     """
     _needed()
-    from coreplay.engines.flower.template import write_app
+    from coreplay.flower.app_template import write_app
 
     name = "".join(letter if letter.isalnum() else "-" for letter in folder.absolute().name.lower()).strip("-")
     for path in write_app(folder, name or "coreplay-run"):

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coreplay.data_commands import Json, parse_options
+from coreplay.data_commands import Json, Plugins, parse_options
 from coreplay.display import duration, echo, following, show_markdown, without
 from coreplay.errors import InputError
 
 if TYPE_CHECKING:
-    from coreplay.federated import Config
+    from coreplay.runtime import Config
 
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", help="A .py file or module of your own with selectors, tasks and such. Repeatable."),
-]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, from its last checkpoint.")]
 
 
@@ -63,15 +59,15 @@ def run(
     if resume:
         config, folder = _resumed(file, output, preset, changes, plugin or [])
     else:
-        from coreplay.engines.api import default_name
+        from coreplay.runtime.api import default_name
 
         config = _config(file, preset, changes, plugin or [])
         folder = output or Path("runs") / default_name(config)
     if print_config:
         echo(config.toml(), nl=False)
         return
-    from coreplay.engines import run as carry_out
-    from coreplay.engines.api import finished
+    from coreplay.runtime import run as carry_out
+    from coreplay.runtime.api import finished
 
     summary = finished(folder) if resume else None
     if summary is not None:
@@ -87,7 +83,7 @@ def run(
 
 
 def _config(file: Path | None, preset: str | None, changes: dict[str, Any], plugins: list[str]) -> "Config":
-    from coreplay.federated import Config
+    from coreplay.runtime import Config
 
     if (file is None) == (preset is None):
         raise InputError("name a configuration file, or a preset with --preset small (not both)")
@@ -100,15 +96,15 @@ def _resumed(
     file: Path | None, output: Path | None, preset: str | None, changes: dict[str, Any], plugins: list[str]
 ) -> tuple["Config", Path]:
     """Find the run to go on with. It keeps its configuration, except for the engine."""
-    from coreplay.federated import RunFolder
     from coreplay.plugins import check_same_plugins
+    from coreplay.runtime import RunFolder
 
     if file is not None and file.is_dir() and output is not None:
         raise InputError(f"two folders to go on with: {str(file)!r} and {str(output)!r}; name one")
     given = file if file is not None and not file.is_dir() and (output is not None or file.suffix == ".toml") else None
     folder = output or (file if given is None else None)
     if given is not None or preset is not None:
-        from coreplay.engines.api import default_name
+        from coreplay.runtime.api import default_name
 
         wanted = _config(given, preset, changes, plugins)
         folder = folder or Path("runs") / default_name(wanted)
@@ -173,8 +169,8 @@ def interrupt_once() -> None:
 @contextmanager
 def stoppable(folder: Path, again: str) -> Iterator[None]:
     """Say how to go on when a run stops on the way: by ctrl-C, a failing client or a full disk."""
-    from coreplay.federated import EngineError
     from coreplay.files import disk_full
+    from coreplay.runtime import EngineError
 
     def way_on() -> str:
         if folder.is_dir() and any(folder.iterdir()):
@@ -206,8 +202,8 @@ def runs(
 
     Example: `coreplay runs demo --json`
     """
-    from coreplay.federated.listing import list_runs
     from coreplay.report.html import clean, column
+    from coreplay.runtime.run_index import list_runs
 
     found = list_runs(folder)
     if as_json:

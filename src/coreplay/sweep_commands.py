@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coreplay.data_commands import Json
+from coreplay.data_commands import Json, Plugins
 from coreplay.display import duration, echo, printable, show_markdown
 from coreplay.errors import InputError
-from coreplay.run_commands import Plugins, stoppable
+from coreplay.run_commands import stoppable
 
 if TYPE_CHECKING:
     from coreplay.experiments.scheduler import RunStatus, SweepStatus

@@ -157,7 +157,7 @@ def test_a_gigabyte_line_does_not_fill_the_memory(tmp_path, name):
     script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from coreplay.data.lines import lines\n"
+        "from coreplay.data.readers import lines\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try: print(sum(1 for _ in lines(Path(sys.argv[1]))))\n"
         "except ValueError as error: print(error)\n"
@@ -243,11 +243,6 @@ def test_gzipped_parquet_is_refused_by_name(tmp_path):
     [
         ("files", {"path": [1]}, "'path' .*: must be a string"),
         ("files", {"path": 5}, "'path' .*: got 5: must be a path or"),
-        ("git", {"repositories": 5}, "'repositories' .*: got 5: must be a path or"),
-        ("git", {"repositories": [5]}, "'repositories' .*: must be a string"),
-        ("git", {"repositories": ".", "words": 5}, "'words' .*: got 5: must be a list"),
-        ("git", {"repositories": ".", "words": [2]}, "'words' .*: must be a longer list"),
-        ("git", {"repositories": ".", "salt": ""}, "salt is empty"),
         ("synthetic", {"drift": float("inf")}, "drift = inf"),
         ("synthetic", {"spread": 1e6}, "spread = 1000000.0"),
         ("digits", {"alpha": float("inf")}, "alpha=inf"),

@@ -13,12 +13,9 @@ from scipy.spatial.distance import jensenshannon
 
 from coreplay.cli import main
 from coreplay.data import FederatedStream, load, save
-from coreplay.data.describe import describe
-from coreplay.data.divergence import between_rows, jensen_shannon, to_the_rest
+from coreplay.data.describe import between_rows, describe, jensen_shannon, to_the_rest
 from coreplay.report.studies import stream_table, write_stream
 from tests.data.shared import needs_shared_data, real
-
-PERSON = {"NAME": "Ann Lee", "EMAIL": "ann@example.org"}
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,8 @@ def test_describe_command(tmp_path, coreplay):
 def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path, coreplay):
     lines = ["who,said,at", *(f"u{k % 3},text {k},2026-01-{1 + k % 28:02d}" for k in range(60)), "u1,,2026-01-02"]
     (tmp_path / "log.csv").write_text("\n".join(lines))
-    named = ("--client", "who", "--text", "said", "--timestamp", "at", "--days", "7", "--periods", "4")
+    given = ("columns.client=who", "columns.text=said", 'columns.timestamp="at"', "periods.days=7", "periods.number=4")
+    named = [part for option in given for part in ("--option", option)]
     shown = coreplay("data", "describe", tmp_path / "log.csv", *named, "--json")
     assert shown.returncode == 0, shown.stderr
     assert (
@@ -120,9 +118,9 @@ def test_describe_command_maps_columns_and_tells_what_it_skipped(tmp_path, corep
     assert wrong.returncode == 2
     assert "log.csv:2: unknown column 'client_id'" in wrong.stderr
     assert coreplay("data", "describe", tmp_path / "log.csv", *named, "--figure", "x.gif").returncode == 2
-    dropped = coreplay("data", "describe", "synthetic", "--periods", "3")
-    assert dropped.returncode == 2
-    assert "--periods is for files: give a source its options with --option name=value" in dropped.stderr
+    both = coreplay("data", "describe", tmp_path / "log.csv", "--option", "periods=3", "--option", "periods.days=3")
+    assert both.returncode == 2
+    assert "--option periods is given as a whole: leave out --option periods.days" in both.stderr
     early = coreplay("data", "make", "files", "-o", tmp_path / "x.csv", "--option", "path=nowhere.jsonl")
     assert "has suffix '.csv': use .parquet" in early.stderr  # said before anything is read
     assert "did you mean 'synthetic'?" in coreplay("data", "describe", "syntetic").stderr
@@ -139,29 +137,13 @@ def test_make_and_sources_commands(tmp_path, coreplay):
     shown = coreplay("data", "make", "synthetic", "-o", out, "--option", "num_clients=3", "--option", "num_periods=2")
     assert "3 clients, 2 periods" in shown.stdout
     assert coreplay("data", "make", "synthetic", "-o", out, "--option", "clients").returncode == 2
-    assert set(json.loads(coreplay("data", "sources", "--json").stdout)) >= {"synthetic", "files", "git", "huggingface"}
+    assert set(json.loads(coreplay("data", "sources", "--json").stdout)) >= {"synthetic", "files", "huggingface"}
     assert "digits " in coreplay("data", "sources").stdout
 
 
-@pytest.mark.parametrize("command", ["sources", "make", "from-git", "describe"])
+@pytest.mark.parametrize("command", ["sources", "make", "describe"])
 def test_help_shows_an_example(command, coreplay):
     assert f"Example: coreplay data {command}" in coreplay("data", command, "--help").stdout
-
-
-def test_from_git_command(tmp_path, coreplay):
-    from tests.data.test_git import git
-
-    git(tmp_path, "init", "-q", "repo")
-    for k in range(12):
-        who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in PERSON.items()}
-        dates = {f"GIT_{role}_DATE": f"2026-01-{k + 1:02d}T12:00:00Z" for role in ("AUTHOR", "COMMITTER")}
-        git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", f"Write part {k}", **who, **dates)
-    out = tmp_path / "s.parquet"
-    shown = coreplay("data", "from-git", tmp_path / "repo", "-o", out, "--days", "6", "--periods", "2", "--json")
-    assert shown.returncode == 0, shown.stderr
-    assert json.loads(shown.stdout)["periods"] == 2
-    assert load("files", path=out).counts().sum() == 12
-    assert coreplay("data", "from-git", tmp_path, "-o", out).returncode == 2
 
 
 @needs_shared_data

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coreplay.data import Clients, DataWarning, Periods, load
-from coreplay.data.clients import limited, partition
+from coreplay.data.partition import limited, partition
 from coreplay.data.periods import DAY, cut_by_order, cut_by_time, last_of_each
 from coreplay.data.store import save
 from coreplay.errors import InputError
+from coreplay.validation import make_table
 from tests.data.shared import needs_shared_data, real
 
 
@@ -297,5 +298,5 @@ def test_small_clients_are_reported_and_some_can_be_drawn(tmp_path):
 
 def test_the_first_period_may_begin_at_a_text_a_number_or_a_date():
     for start in ("2021-09-17", 1631836800, 1631836800.0, date(2021, 9, 17)):
-        rule = Periods.of({"by": "time", "days": 1, "start": start})
+        rule = make_table(Periods, {"by": "time", "days": 1, "start": start}, "periods")
         assert cut_by_time(np.array([1631836799, 1631836800, 1631923200]), rule).period.tolist() == [-1, 0, 1]

@@ -16,9 +16,9 @@ import pytest
 
 from coreplay.data import Columns, DataWarning, load, source, sources
 from coreplay.data.describe import describe
-from coreplay.data.grammar import assistant, choices, parse
-from coreplay.data.kinds.synthetic import popularity
+from coreplay.data.sources.synthetic import assistant, choices, parse, popularity
 from coreplay.errors import InputError
+from coreplay.validation import make_table
 from tests.data.shared import needs_shared_data, real
 
 ROWS = [{"user": f"u{k % 4}", "day": k % 3, "query": f"text, {k}", "kind": f"k{k % 2}"} for k in range(48)]
@@ -155,7 +155,7 @@ def test_a_stream_comes_from_a_configuration(tmp_path):
 
 def test_column_roles_are_checked():
     with pytest.raises(InputError, match="unknown option 'txt' of columns: did you mean 'text'"):
-        Columns.of({"txt": "a"})
+        make_table(Columns, {"txt": "a"}, "columns")
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coreplay.engines import LocalEngine, run
 from coreplay.errors import InputError
 from coreplay.experiments import scheduler
 from coreplay.experiments.scheduler import FAILED, FINISHED, RUNNING, SweepStatus, run_sweep
 from coreplay.experiments.sweep import Sweep, _written
-from coreplay.federated import Event, Run
-from coreplay.federated.folder import FAILURE
 from coreplay.files import alone_in
 from coreplay.replay import Store
+from coreplay.runtime import Event, ProcessesEngine, Run, run
+from coreplay.runtime.run_dir import FAILURE
 
 TINY = {
     "stream": {"source": "digits", "options": {"num_clients": 6, "num_periods": 3}, "num_clients": 4},
@@ -272,7 +271,7 @@ def test_another_plan_is_refused_and_the_old_one_stays(whole, tmp_path):
 def test_workers_that_do_not_start_fail_their_run_and_no_other(tmp_path, monkeypatch):
     started = []
 
-    class Second(LocalEngine):
+    class Second(ProcessesEngine):
         """Does not start for the second sample of clients, as when memory is short."""
 
         def __init__(self, *given):
@@ -281,7 +280,7 @@ def test_workers_that_do_not_start_fail_their_run_and_no_other(tmp_path, monkeyp
                 raise MemoryError
             super().__init__(*given)
 
-    monkeypatch.setattr(scheduler, "LocalEngine", Second)
+    monkeypatch.setattr(scheduler, "ProcessesEngine", Second)
     status = SweepStatus(Sweep.make({"strategies": ["none"], "seeds": [0, 1, 2], "run": TINY}).runs)
     run_sweep(status, tmp_path, workers=1)
     assert [run.state for run in status.by_name.values()] == [FINISHED, FAILED, FINISHED]

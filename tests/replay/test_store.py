@@ -201,7 +201,7 @@ def test_a_fingerprint_tells_choices_apart_and_knows_the_past(path, tmp_path):
         assert first
         assert first != other.fingerprint(), "the store of another run is not taken for this one"
         store.replace(buffer_of("bo", 1))
-        assert store.fingerprint(0) == first != store.fingerprint()
+        assert store.fingerprint((1, 0)) == first != store.fingerprint()
         store.rewind(0)
         assert store.fingerprint() == first
 
@@ -334,7 +334,7 @@ def test_the_database_of_another_program_stays_as_it_was(path):
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 3", "has version 3, this coreplay knows version 2"),
+        ("PRAGMA user_version = 4", "has version 4, this coreplay knows version 3"),
         ("DROP TABLE item", "its tables are not ours"),
         ("CREATE TRIGGER t AFTER INSERT ON item BEGIN DELETE FROM item; END", "its tables are not ours"),
     ],
@@ -415,7 +415,7 @@ def test_a_file_that_may_not_be_written(path):
 
 
 def test_a_store_that_another_process_keeps_locked(path, monkeypatch):
-    monkeypatch.setattr("coreplay.replay.store.PATIENCE", 0.01)
+    monkeypatch.setattr("coreplay.replay.database.PATIENCE", 0.01)
     with Store.open(path) as store, Store.open(path) as other:
         other._db.execute("BEGIN IMMEDIATE")
         with pytest.raises(ReplayError, match="another process keeps it locked"):

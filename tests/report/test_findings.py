@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coreplay.federated import Config, Run
 from coreplay.report.compare import group_runs
 from coreplay.report.figures import by_test_period
 from coreplay.report.findings import diverged, missing_seeds, missing_tests, summarize
 from coreplay.report.load import Finished
 from coreplay.report.tables import differences, results
+from coreplay.runtime import Config, Run
 from coreplay.tasks import PeriodMatrix
 
 

@@ -13,7 +13,7 @@ from transformers import BertForMaskedLM
 
 from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
-from coreplay.federated import Config
+from coreplay.runtime import Config
 from coreplay.tasks import batches, evaluate, make, metric_sum
 from coreplay.tasks.bert import load_pretrained
 from coreplay.tasks.masking import EVALUATION, mask

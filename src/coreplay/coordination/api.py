@@ -1,6 +1,6 @@
 """`coordinate`: both halves in one process, on arrays or gradient matrices."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from coreplay.coordination.client import MINIMUM_POOL, Client
 from coreplay.coordination.matrix import GradientMatrix
-from coreplay.coordination.messages import NEVER, Broadcast, Contribution
+from coreplay.coordination.messages import Broadcast
 from coreplay.coordination.method import make_method
-from coreplay.coordination.secure.exchange import secure_sum
-from coreplay.coordination.server import Receipt, Server
+from coreplay.coordination.rounds import CoordinationSpec, RoundResult, run_rounds
+from coreplay.coordination.server import Receipt
+from coreplay.coordination.session import Answer, Session
 from coreplay.errors import InputError
 from coreplay.selection.pool import whole_number
 
@@ -20,22 +21,6 @@ Ints = NDArray[np.int64]
 Missing = Callable[[int, int], bool]
 
 RUN = "coordinate"
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """One round: who answered, what the server knew of the objective after it, and the bytes of all clients together.
-
-    `relaxed` and `integer` are as in `Round`, of the answers of this round. What the clients make of the last broadcast
-    is in `Coordination.objective`.
-    """
-
-    round: int
-    answered: int
-    relaxed: float
-    integer: float | None
-    bytes_up: int
-    bytes_down: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +33,7 @@ class Coordination:
         Sorted indices that each client keeps.
     objective : float
         ‖Σ selected unit gradients‖² over all clients, equation (6) of the paper on the integer selections.
-    history : list of RoundReport
+    history : list of RoundResult
         One per round.
     bytes_up : int
         What all clients together sent.
@@ -60,7 +45,7 @@ class Coordination:
 
     selections: list[Ints]
     objective: float
-    history: list[RoundReport]
+    history: list[RoundResult]
     bytes_up: int
     bytes_down: int
     refused: list[Receipt]
@@ -136,79 +121,60 @@ def coordinate(
     for k, length in enumerate(lengths):
         if length != lengths[0]:
             raise InputError(f"clients[{k}] has length {length} but clients[0] has {lengths[0]}: gradients must agree")
-    taking = {k: client for k, client in enumerate(everyone) if client.takes_part}
-    absent = missing or (lambda client, round: False)
-    history: list[RoundReport] = []
-    final: Broadcast | None = None
-    refused: list[Receipt] = []
-    if taking and rounds:
-        budget_of = {client.name: client.pool.budget for client in taking.values()}
-        server = Server(budget_of, lengths[0], rounds, tolerance=tolerance, **shared)
-        while not server.done:
-            final, report = _round(server, taking, final, absent, secure, threshold)
-            history.append(report)
-        refused = server.refusals
-    selections = [
-        client.finish(final if k in taking and not absent(k, rounds) else None) for k, client in enumerate(everyone)
-    ]
+    taking = {client.name: client.pool.budget for client in everyone if client.takes_part}
+    transport = _InProcess(everyone, missing or (lambda client, round: False))
+    spec = CoordinationSpec(
+        RUN, period, rounds, lengths[0], method, options, secure, tolerance=tolerance, threshold=threshold
+    )
+    results: list[RoundResult] = []
+    last = run_rounds(transport, spec, taking, results.append)
+    selections = [transport.finish(client.name, last if client.name in taking else None, rounds) for client in everyone]
     return Coordination(
         selections=selections,
         objective=_objective(everyone, selections),
-        history=history,
-        bytes_up=sum(report.bytes_up for report in history),
-        bytes_down=sum(report.bytes_down for report in history),
-        refused=refused,
+        history=results,
+        bytes_up=sum(result.bytes_up for result in results),
+        bytes_down=sum(result.bytes_down for result in results),
+        refused=[receipt for result in results for receipt in result.refused],
     )
 
 
-def _round(
-    server: Server,
-    clients: dict[int, Client],
-    before: Broadcast | None,
-    absent: Missing,
-    secure: bool,
-    threshold: int | None,
-) -> tuple[Broadcast, RoundReport]:
-    """Let every client that is there answer, close the round, and count the bytes."""
-    up = down = 0
-    sent: list[Contribution] = []
-    for k, client in clients.items():
-        if absent(k, server.round):
-            continue
-        contribution = client.begin() if before is None else client.step(before)
-        if contribution is None:
-            continue
-        if secure:
-            sent.append(contribution)
-        else:
-            data = contribution.to_bytes()
-            up += len(data)
-            server.receive(data)
-    if secure:
-        up, down = _add_securely(server, sent, threshold)
-    round = server.round
-    after = Broadcast.from_bytes(server.broadcast().to_bytes())
-    heard = sum(not absent(k, round + 1) for k in clients)
-    down += heard * len(after.to_bytes())
-    closed = server.history[-1]
-    return after, RoundReport(round, closed.answered, closed.relaxed, closed.integer, up, down)
+class _InProcess:
+    """A transport among clients of this process, some of which may be missing."""
 
+    def __init__(self, clients: list[Client], missing: Missing) -> None:
+        self._sessions = {client.name: Session(lambda client=client: client) for client in clients}  # type: ignore[misc]
+        self._missing = missing
+        self._read: tuple[bytes, Broadcast] | None = None
 
-def _add_securely(server: Server, sent: list[Contribution], threshold: int | None) -> tuple[int, int]:
-    """Give the server the sum of the contributions; a client's first answer cannot join after round 0."""
-    able = [c for c in sent if server.round == 0 or c.basis != NEVER]
-    if not able:
-        return 0, 0
-    found = secure_sum(
-        {c.client: c.vector for c in able},
-        {c.client: server.bound(c.client) for c in able},
-        run=server.run,
-        period=server.period,
-        round=server.round,
-        threshold=threshold,
-    )
-    server.receive_total({c.client: c.basis for c in able if c.client in found.survivors}, found.total)
-    return found.bytes_up, found.bytes_down
+    def contribute(
+        self, clients: Sequence[str], broadcast: bytes | None, *, secure: bool, attempt: int
+    ) -> Iterator[tuple[str, Answer]]:
+        message = self._message(broadcast)
+        round = 0 if message is None else message.round + 1
+        for name in clients:
+            if not self._missing(int(name), round):
+                yield name, self._sessions[name].contribute(RUN, message, secure=secure, attempt=attempt)
+
+    def step(self, step: str, round: int, messages: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        return {name: self._sessions[name].step(RUN, step, round, data) for name, data in messages.items()}
+
+    def refuse(self, client: str, problem: str) -> None:
+        pass  # the server's receipts are in the result
+
+    def finish(self, name: str, broadcast: bytes | None, rounds: int) -> Ints:
+        session = self._sessions[name]
+        if broadcast is None or self._missing(int(name), rounds):
+            return session.client.finish()
+        return session.finish(RUN, self._message(broadcast))
+
+    def _message(self, broadcast: bytes | None) -> Broadcast | None:
+        """Read a broadcast once for all clients."""
+        if broadcast is None:
+            return None
+        if self._read is None or self._read[0] is not broadcast:
+            self._read = broadcast, Broadcast.from_bytes(broadcast)
+        return self._read[1]
 
 
 def _objective(clients: list[Client], selections: list[Ints]) -> float:

@@ -32,6 +32,15 @@ MINIMUM_POOL = 2
 _STATE = {"run": str, "period": int, "client": str, "size": int, "rounds": list, "counted": list, "answers": np.float64}
 
 
+def takes_part(size: int, budget: int, minimum_pool: int = MINIMUM_POOL) -> bool:
+    """Return whether a client with a pool of this size coordinates: it must have a choice, and enough to choose from.
+
+    >>> takes_part(6, 5), takes_part(5, 5), takes_part(1, 0), takes_part(6, 5, minimum_pool=7)
+    (True, False, False, False)
+    """
+    return size > budget and size >= minimum_pool
+
+
 class Client:
     """One client's part in coordinating one period.
 
@@ -87,7 +96,7 @@ class Client:
     @property
     def takes_part(self) -> bool:
         """Whether there is something to choose, from a pool that is large enough to hide a sample."""
-        return self.pool.size > self.pool.budget and self.pool.size >= self._minimum
+        return takes_part(self.pool.size, self.pool.budget, self._minimum)
 
     def begin(self) -> Contribution:
         """Return the contribution of round 0: the uncoordinated choice."""

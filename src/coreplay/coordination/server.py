@@ -125,13 +125,18 @@ class Server:
         """The round of each client's last counted answer, -1 of those who have none."""
         return dict(self._last)
 
-    def receive(self, message: Contribution | bytes) -> Receipt:
-        """Take a contribution into the sum, or say why not; a bad one is refused and named, and changes nothing."""
+    def receive(self, message: Contribution | bytes, sender: str = "") -> Receipt:
+        """Take a contribution into the sum, or say why not; a bad one is refused and named, and changes nothing.
+
+        `sender` is the client that the transport got it from, if it knows: a contribution as another one is refused.
+        """
         if not isinstance(message, Contribution):
             try:
                 message = Contribution.from_bytes(message, self.dimension)
             except InputError as error:
-                return self._refuse("", NEVER, str(error))
+                return self._refuse(sender, self.round, str(error))
+        if sender and message.client != sender:
+            return self._refuse(sender, message.round, f"it is a contribution as {message.client[:40]!r}")
         name, round = message.client, message.round
         if (message.run, message.period) != (self.run, self.period):
             return Receipt(name, round, False, f"of another run or period: {message.run!r}, {message.period}")

@@ -1,11 +1,11 @@
 """Streams: real and synthetic data over clients and time, by (client, period, split)."""
 
-from coreplay.data.api import load, source, sources
-from coreplay.data.clients import Clients
-from coreplay.data.columns import Columns
-from coreplay.data.notes import DataWarning
+from coreplay.data.build import build_stream
+from coreplay.data.partition import Clients
 from coreplay.data.periods import Periods
+from coreplay.data.readers import Columns, RawColumns
 from coreplay.data.samples import Samples
+from coreplay.data.sources import DataWarning, load, source, sources
 from coreplay.data.store import save
 from coreplay.data.stream import FederatedStream
 
@@ -15,7 +15,9 @@ __all__ = [
     "DataWarning",
     "FederatedStream",
     "Periods",
+    "RawColumns",
     "Samples",
+    "build_stream",
     "load",
     "save",
     "source",

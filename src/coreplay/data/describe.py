@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.special import rel_entr
 
-from coreplay.data.divergence import between_rows, jensen_shannon, to_the_rest
 from coreplay.data.stream import FederatedStream
 from coreplay.seeding import generator
 
@@ -66,7 +66,7 @@ def describe(stream: FederatedStream, seed: int = 0) -> tuple[Description, Detai
     """Measure a stream.
 
     >>> from coreplay.data import load
-    >>> text, _ = describe(load("synthetic", clients=20, seed=2))
+    >>> text, _ = describe(load("synthetic", num_clients=20, seed=2))
     >>> text.heterogeneity > text.heterogeneity_random, text.drift_first_last > text.drift_first_last_random
     (True, True)
     """
@@ -156,3 +156,46 @@ def _distinct(stream: FederatedStream) -> int:
     if isinstance(stream.content, pa.Array):
         return len(pc.unique(stream.content))
     return len(np.unique(stream.content.reshape(len(stream), -1), axis=0))
+
+
+def jensen_shannon(p: Floats, q: Floats) -> float:
+    """Return the Jensen-Shannon divergence of two vectors of counts in bits; 0 if one is empty.
+
+    >>> jensen_shannon(np.array([1.0, 0.0]), np.array([0.0, 3.0]))
+    1.0
+    """
+    if not p.sum() or not q.sum():
+        return 0.0
+    p, q = p / p.sum(), q / q.sum()
+    return _bits(rel_entr(p, (p + q) / 2).sum() + rel_entr(q, (p + q) / 2).sum())
+
+
+def _bits(nats: float) -> float:
+    """Return the divergence of which this is twice the value in nats; rounding may have made it negative."""
+    return float(max(0.0, nats / (2 * np.log(2))))
+
+
+def between_rows(counts: Floats) -> Floats:
+    """Return the divergences of all pairs of rows."""
+    table = np.zeros((len(counts), len(counts)))
+    for a in range(len(counts)):
+        for b in range(a):
+            table[a, b] = table[b, a] = jensen_shannon(counts[a], counts[b])
+    return table
+
+
+def to_the_rest(counts: csr_array) -> Floats:
+    """Return the divergence of each row to the sum of all other rows (NaN where there is none).
+
+    Where a row lacks a word, the others' part is log 2 times their share of it, so only its own words are visited.
+    """
+    total = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
+    result = np.full(counts.shape[0], np.nan)
+    for k in range(counts.shape[0]):
+        cells = slice(counts.indptr[k], counts.indptr[k + 1])
+        own = counts.data[cells].astype(np.float64)
+        if 0 < own.sum() < total.sum():
+            p, q = own / own.sum(), (total[counts.indices[cells]] - own) / (total.sum() - own.sum())
+            m = (p + q) / 2
+            result[k] = _bits(rel_entr(p, m).sum() + rel_entr(q, m).sum() + np.log(2) * (1 - q.sum()))
+    return result

@@ -7,7 +7,7 @@ lies in the last q of its period: (τ − s) mod ℓ ≥ (1 − q)ℓ. The paper
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coreplay.data.readers import moment
+from coreplay.data.samples import Ints
 from coreplay.data.stream import MOST_PERIODS
-from coreplay.data.times import moment
 from coreplay.errors import InputError, unknown
-from coreplay.validation import make_table
 
 DAY = 86_400
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 KINDS = ("given", "time", "order")
 TESTS = ("given", "last", "text")
@@ -74,11 +73,6 @@ class Periods:
         """The share of a period that tests, if there is no split column."""
         return 0.2 if self.test is None else self.test
 
-    @classmethod
-    def of(cls, given: "Periods | Mapping[str, Any] | None") -> "Periods":
-        """Make the rule from what a configuration gives."""
-        return make_table(cls, given, "periods")
-
     def kind(self, available: set[str]) -> str:
         """Return how the periods are made, given the roles that the file has columns for."""
         wanted = self.by
@@ -89,8 +83,8 @@ class Periods:
         needed = {"given": "period", "time": "timestamp", "order": "order"}[wanted]
         if needed not in available:
             raise InputError(
-                f"periods by {wanted} need a column for the {needed}: name one with columns={{{needed!r}: ...}} or "
-                f"--{needed}, or make periods another way"
+                f"periods by {wanted} need a column for the {needed}: name one with columns={{{needed!r}: ...}}, or "
+                "make periods another way"
             )
         return wanted
 

@@ -1,21 +1,97 @@
-"""Readers of JSON lines, CSV and Parquet: files in, raw columns out."""
+"""From files to raw columns: JSON lines, CSV and Parquet, the roles that their columns play, and their times."""
 
 import csv
+import gzip
 import json
+import math
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-from coreplay.data.columns import Columns, Raw
-from coreplay.data.lines import LONGEST, lines
-from coreplay.errors import InputError
+import numpy as np
+
+from coreplay.data.samples import Ints
+from coreplay.errors import InputError, unknown
 from coreplay.files import reading
 
+LONGEST = 2**20  # bytes of a line; a sample is a sentence or a page, not a book
+_CHUNK = 2**18
+_DEFAULTS = {"label": "label", "timestamp": "timestamp", "period": "period", "split": "split"}
+_LAST = 253402300800  # the year 10000, which milliseconds taken for seconds pass
+_NUMBER, _WITH_ZONE, _WITHOUT_ZONE = "Unix seconds", "a time with a zone", "a time without a zone"
 Row = dict[str, Any]
 
 
-def read_files(paths: Sequence[Path], columns: Columns, longest: int = LONGEST) -> Raw:
+@dataclass(frozen=True)
+class Columns:
+    """Which column of a file plays which role.
+
+    A role that is None takes the column of the role's own name if there is one (`label`, `timestamp`, `period`,
+    `split`); "" leaves the role out. `order` has no default.
+
+    >>> Columns(text="subject", label="").roles(["client_id", "subject", "period", "label"])
+    {'client': 'client_id', 'text': 'subject', 'period': 'period'}
+    """
+
+    client: str = "client_id"
+    text: str = "text"
+    label: str | None = None
+    timestamp: str | None = None
+    period: str | None = None
+    split: str | None = None
+    order: str | None = None
+
+    def roles(self, available: list[str], where: str = "") -> dict[str, str]:
+        """Return the column of each role; a column that was asked for must be there."""
+        found: dict[str, str] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if column is None:
+                if _DEFAULTS.get(field.name) in available:
+                    found[field.name] = _DEFAULTS[field.name]
+            elif column in available:
+                found[field.name] = column
+            elif column:
+                raise InputError(
+                    f"{where}{unknown('column', column, available)}: it is needed for the {field.name}; name another "
+                    f"column with columns={{{field.name!r}: ...}}"
+                )
+        return found
+
+
+@dataclass(frozen=True)
+class RawColumns:
+    """Columns by role, as they were read, and a function that says where row k came from."""
+
+    columns: dict[str, list[Any]]
+    where: Callable[[int], str]
+    names: dict[str, str]
+
+    def __len__(self) -> int:
+        return len(self.columns["text"])
+
+    def __contains__(self, role: str) -> bool:
+        return role in self.columns
+
+    def check(self, role: str, fits: Callable[[Any], bool], problem: str) -> None:
+        """Raise the error for the first value that does not fit; types are looked at first, which is fast."""
+        values = self.columns[role]
+        examples = dict(zip(map(type, values), values, strict=True))
+        if not all(map(fits, examples.values())):
+            raise self.error(next(k for k, value in enumerate(values) if not fits(value)), role, problem)
+
+    def error(self, row: int, role: str, problem: str) -> InputError:
+        """Return the error for one value: file, line, column, value, remedy."""
+        value = repr(self.columns[role][row])
+        shown = value if len(value) <= 60 else value[:57] + "..."
+        return InputError(f"{self.where(row)}: column {self.names[role]!r} is {shown}: {problem}")
+
+
+def read_files(paths: Sequence[Path], columns: Columns, longest: int = LONGEST) -> RawColumns:
     """Read files of any of the kinds, which need the same columns, one after the other."""
     parts = []
     for path in paths:
@@ -31,7 +107,7 @@ def read_files(paths: Sequence[Path], columns: Columns, longest: int = LONGEST) 
     return _concatenated(parts)
 
 
-def _concatenated(parts: list[Raw]) -> Raw:
+def _concatenated(parts: list[RawColumns]) -> RawColumns:
     if not parts:
         raise InputError("path must name at least one file: got none")
     for part in parts:
@@ -47,10 +123,10 @@ def _concatenated(parts: list[Raw]) -> Raw:
         return parts[k].where(row - starts[k])
 
     joined = {role: [value for part in parts for value in part.columns[role]] for role in parts[0].columns}
-    return Raw(joined, where, parts[0].names)
+    return RawColumns(joined, where, parts[0].names)
 
 
-def _collected(path: Path, rows: Iterable[tuple[int, Row]], columns: Columns) -> Raw:
+def _collected(path: Path, rows: Iterable[tuple[int, Row]], columns: Columns) -> RawColumns:
     """Keep the columns that have a role, and the line of each row."""
     roles: dict[str, str] = {}
     kept: list[tuple[str, list[Any]]] = []
@@ -67,10 +143,10 @@ def _collected(path: Path, rows: Iterable[tuple[int, Row]], columns: Columns) ->
         numbers.append(number)
     if not numbers:
         raise InputError(f"{path}: has no rows")
-    return Raw(dict(zip(roles, (v for _, v in kept), strict=True)), lambda k: f"{path}:{numbers[k]}", roles)
+    return RawColumns(dict(zip(roles, (v for _, v in kept), strict=True)), lambda k: f"{path}:{numbers[k]}", roles)
 
 
-def _read_jsonl(path: Path, columns: Columns, longest: int) -> Raw:
+def _read_jsonl(path: Path, columns: Columns, longest: int) -> RawColumns:
     def rows() -> Iterator[tuple[int, Row]]:
         for number, line in lines(path, longest):
             if not line.strip():
@@ -92,7 +168,7 @@ def _shown(line: str) -> str:
     return repr(line if len(line) <= 60 else line[:57] + "...")
 
 
-def _read_csv(path: Path, columns: Columns, longest: int) -> Raw:
+def _read_csv(path: Path, columns: Columns, longest: int) -> RawColumns:
     def rows() -> Iterator[tuple[int, Row]]:
         csv.field_size_limit(max(longest, csv.field_size_limit()))  # how long a line may be is checked there
         reader = csv.reader((line + "\n" for _, line in lines(path, longest)), strict=True)
@@ -115,7 +191,7 @@ def _read_csv(path: Path, columns: Columns, longest: int) -> Raw:
     return _collected(path, rows(), columns)
 
 
-def _read_parquet(path: Path, columns: Columns, longest: int) -> Raw:
+def _read_parquet(path: Path, columns: Columns, longest: int) -> RawColumns:
     import pyarrow.parquet as pq
 
     with reading(path, "Parquet"):
@@ -124,16 +200,122 @@ def _read_parquet(path: Path, columns: Columns, longest: int) -> Raw:
         return from_table(table, roles, lambda k: f"{path}: row {k + 1}")
 
 
-def from_table(table: Any, roles: dict[str, str], where: Callable[[int], str]) -> Raw:
+def from_table(table: Any, roles: dict[str, str], where: Callable[[int], str]) -> RawColumns:
     """Return the columns of an arrow table by role."""
     if table.num_rows == 0:
         raise InputError(f"{where(0).partition(': row')[0]}: has no rows")
-    return Raw({role: table.column(column).to_pylist() for role, column in roles.items()}, where, roles)
+    return RawColumns({role: table.column(column).to_pylist() for role, column in roles.items()}, where, roles)
 
 
-_READERS: dict[str, Callable[[Path, Columns, int], Raw]] = {
+_READERS: dict[str, Callable[[Path, Columns, int], RawColumns]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_jsonl,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
+
+
+def lines(path: Path, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
+    """Go through (line number from 1, line without its end).
+
+    Raises
+    ------
+    InputError
+        With file and line, if the file is missing or damaged, is not UTF-8, or has a line of more than `longest` bytes.
+    """
+    number = 0
+    try:
+        with _opened(path) as stream:
+            for number, raw in _split(stream, path, longest):
+                try:
+                    yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{path}:{number}:{error.start + 1}: byte {raw[error.start]:#04x} is not UTF-8: "
+                        "convert the file to UTF-8"
+                    ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}:{number + 1}: can't be read: {error}") from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def _split(stream: BinaryIO, path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
+    pending, number = b"", 0
+    while chunk := stream.read(_CHUNK):
+        *whole, pending = (pending + chunk).split(b"\n")
+        for line in whole:
+            number += 1
+            _check(line, number, path, longest)
+            yield number, line.removesuffix(b"\r")
+        _check(pending, number + 1, path, longest)
+    if pending:
+        yield number + 1, pending.removesuffix(b"\r")
+
+
+def _check(line: bytes, number: int, path: Path, longest: int) -> None:
+    if len(line) > longest:
+        raise InputError(
+            f"{path}:{number}: the line is longer than {longest} bytes: is this one sample a line? (longest_line=)"
+        )
+
+
+def unix_seconds(raw: RawColumns, role: str = "timestamp") -> Ints:
+    """Return the seconds of each row.
+
+    Times with a zone are converted, also when zones differ; a column wholly without zones is read as UTC. A column that
+    mixes kinds would put rows hours apart without anybody noticing, so it is an error.
+    """
+    given = raw.columns[role]
+    if set(map(type, given)) == {int} and -_LAST < min(given) <= max(given) < _LAST:
+        return np.array(given, dtype=np.int64)
+    seconds = np.empty(len(raw), dtype=np.int64)
+    first: str | None = None
+    for k, value in enumerate(given):
+        try:
+            seconds[k], kind = _parsed_time(value)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise raw.error(k, role, f"not a time ({error}): use Unix seconds or 2026-11-15T09:30:00+00:00") from None
+        if first is None:
+            first = kind
+        elif kind != first:
+            raise raw.error(k, role, f"this is {kind}, but {raw.where(0)} has {first}: make all rows alike")
+    return seconds
+
+
+def moment(value: str | int | float | date) -> int:
+    """Return the Unix seconds of one time, such as the start of the first period.
+
+    >>> moment("2021-09-17"), moment("2021-09-17T02:00:00+02:00")
+    (1631836800, 1631836800)
+    """
+    try:
+        return _parsed_time(value)[0]
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(
+            f"a time must be Unix seconds or ISO 8601, such as 2021-09-17: got {value!r} ({error})"
+        ) from None
+
+
+def _parsed_time(value: Any) -> tuple[int, str]:
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = float(text)
+        except ValueError:
+            value = datetime.fromisoformat(text)
+    if isinstance(value, datetime):
+        zone = _WITHOUT_ZONE if value.tzinfo is None else _WITH_ZONE
+        aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        return math.floor(aware.timestamp()), zone
+    if isinstance(value, date):
+        return math.floor(datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()), _WITHOUT_ZONE
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"a {type(value).__name__}")
+    if not -_LAST < value < _LAST:
+        raise ValueError("beyond the year 9999; are these milliseconds?")
+    return math.floor(value), _NUMBER

@@ -146,7 +146,7 @@ def _corner(stacked: Floats, ends: NDArray[np.int64], y: Floats, budget: int) ->
 
 def run(config: CoordinationStudy, *, progress: Progress = lambda done, total: None) -> StudyResult:
     """Run the study; `progress(done, total)` counts outcomes."""
-    from coreplay.federated.folder import versions
+    from coreplay.runtime.run_dir import versions
 
     total = len(config.methods) * len(config.rounds) + 1
     clients = draw_clients(config)

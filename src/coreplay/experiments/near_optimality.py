@@ -136,7 +136,7 @@ def run(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Result:
     """Run the experiment; `progress(done, total)` counts repeats."""
-    from coreplay.federated.folder import versions  # not in every worker process: it imports torch
+    from coreplay.runtime.run_dir import versions  # not in every worker process: it imports torch
 
     workers = whole_number(cpu_count() if workers is None else workers, "workers", least=1)
     began = time.perf_counter()

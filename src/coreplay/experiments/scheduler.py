@@ -17,15 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coreplay.engines import LocalEngine, prepare, run
-from coreplay.engines.api import Prepared
 from coreplay.errors import InputError
 from coreplay.experiments.sweep import Planned
-from coreplay.federated import Event, FlatModel, RunFolder
-from coreplay.federated.config import PROCESSES
-from coreplay.federated.folder import CHECKPOINT, CONFIG, FAILURE
 from coreplay.files import alone_in, copy, disk_full, write_text
+from coreplay.learning import FlatModel
 from coreplay.plugins import check_same_plugins
+from coreplay.runtime import Event, ProcessesEngine, RunFolder, prepare, run
+from coreplay.runtime.api import Prepared
+from coreplay.runtime.config import PROCESSES
+from coreplay.runtime.run_dir import CHECKPOINT, CONFIG, FAILURE
 
 WAITING, RUNNING, FINISHED, FAILED = STATES = ("waiting", "running", "finished", "failed")
 
@@ -230,7 +230,7 @@ class Scheduler:
 
     def work(self, workers: int) -> None:
         """Run one run after another; worker processes are kept as long as the stream stays the same."""
-        engine: LocalEngine | None = None
+        engine: ProcessesEngine | None = None
         group: str | None = None
         try:
             while (planned := self._take(group)) is not None:
@@ -240,7 +240,7 @@ class Scheduler:
                         engine.close()
                         engine = None
                     if engine is None:
-                        engine = LocalEngine(prepared.stream, prepared.task, prepared.start, workers)
+                        engine = ProcessesEngine(prepared.stream, prepared.task, prepared.start, workers)
                         group = planned.group
                     self._run(planned, prepared, engine)
                 except StoppedError:
@@ -265,7 +265,7 @@ class Scheduler:
             if engine is not None:
                 engine.close()
 
-    def _run(self, planned: Planned, prepared: Prepared, engine: LocalEngine) -> None:
+    def _run(self, planned: Planned, prepared: Prepared, engine: ProcessesEngine) -> None:
         """Start or continue a run; use the stored first period, or store it for other runs."""
         path, first = self.folder / "runs" / planned.name, self._first(planned)
         (path / FAILURE).unlink(missing_ok=True)

@@ -22,11 +22,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coreplay.errors import InputError
-from coreplay.federated import Config
-from coreplay.federated.config import explained, toml_value
-from coreplay.federated.strategy import ALL, NONE, is_coordinated
 from coreplay.files import read_toml, reading
 from coreplay.plugins import plugin_sources, resolve
+from coreplay.runtime import Config
+from coreplay.runtime.config import explained, toml_value
+from coreplay.runtime.strategy import ALL, NONE, is_coordinated
 from coreplay.validation import check_value
 
 PLAN = "sweep.toml"  # the plan, in the folder of a sweep

@@ -10,41 +10,14 @@ therefore noticed and never taken for an empty one.
 import hashlib
 import os
 import re
-import sqlite3
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 from coreplay.errors import InputError
-from coreplay.files import make_folder
 from coreplay.replay.buffer import Buffer, Item
-from coreplay.replay.errors import ReplayError, explained
+from coreplay.replay.database import Database, ReplayError
 
-APPLICATION, VERSION = 0x43504C59, 2  # "CPLY"
-PATIENCE = 30.0  # seconds to wait for another process that writes
-
-_SCHEMA = (
-    """CREATE TABLE buffer (
-  id INTEGER PRIMARY KEY,
-  client TEXT NOT NULL,
-  period INTEGER NOT NULL,
-  previous INTEGER NOT NULL, -- the period of the client's buffer before this one; -1: this is its first
-  seen INTEGER NOT NULL,
-  digest BLOB NOT NULL,
-  choice BLOB NOT NULL, -- random, and not changed by an erasure: tells this choice from any other
-  UNIQUE (client, period)
-)""",
-    """CREATE TABLE item (
-  buffer INTEGER NOT NULL REFERENCES buffer ON DELETE CASCADE,
-  position INTEGER NOT NULL,
-  key TEXT NOT NULL,
-  period INTEGER NOT NULL,
-  payload BLOB NOT NULL,
-  PRIMARY KEY (buffer, position)
-) WITHOUT ROWID""",
-)
+Moment = tuple[int, int]  # a period and a round
 
 
 def path_for(folder: Path | str, client: str) -> Path:
@@ -60,7 +33,7 @@ def path_for(folder: Path | str, client: str) -> Path:
     return Path(folder) / f"{readable}-{digest}.sqlite"
 
 
-class Store:
+class Store(Database):
     """Buffers by client, in one file; use `Store.open`.
 
     Any number of processes may have one file open; each opens its own store, after a fork too. One writes at a time,
@@ -76,104 +49,6 @@ class Store:
     (12, (), ())
     >>> folder.cleanup()
     """
-
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._db = connection
-        self._process = os.getpid()
-
-    @classmethod
-    def open(cls, path: Path | str) -> "Store":
-        """Open the store in this file, or make it; check that it is ours, of a version we know, and whole.
-
-        Raises
-        ------
-        ReplayError
-            If the file can't be opened or written, is no store, was written by a later version, or is damaged.
-        """
-        path = Path(path).absolute()
-        try:
-            make_folder(path.parent, private=True)
-            with suppress(FileExistsError):
-                path.touch(mode=0o600, exist_ok=False)  # SQLite gives its log the mode of the file
-        except OSError as error:
-            raise ReplayError(f"replay store {str(path)!r} can't be opened or made: {error.strerror}") from None
-        if not path.is_file():
-            raise ReplayError(f"replay store {str(path)!r} can't be opened or made: it is no file")
-        try:
-            store = cls(path, sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
-            try:
-                store._prepare()
-            except BaseException:
-                store.close()
-                raise
-        except sqlite3.Error as error:
-            raise explained(error, path) from None
-        except UnicodeDecodeError as error:  # SQLite quotes what it finds
-            raise ReplayError(f"replay store {str(path)!r} is damaged: {error}; restore a copy") from None
-        return store
-
-    def _prepare(self) -> None:
-        with self._transaction("DEFERRED"):  # before anything is written: it may be somebody else's
-            self._is_new()
-        if not os.access(self.path, os.W_OK):  # SQLite would notice on the first write only
-            raise ReplayError(f"replay store {str(self.path)!r}: it can't be written; change its permissions")
-        if self.path.stat().st_mode & 0o077:  # of an earlier coreplay
-            with suppress(PermissionError):
-                self.path.chmod(0o600)
-        self._use_log()
-        # FULL: the log is on the disk before a call returns. NORMAL would survive a killed process as well, but a power
-        # cut could take the last buffers back, and the samples that they replaced are gone from the client by then.
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._db.execute("PRAGMA secure_delete = ON")  # deleted samples are overwritten, not left in free pages
-        self._db.execute("PRAGMA trusted_schema = OFF")
-        with self._transaction("IMMEDIATE"):  # two processes may make it at once
-            if self._is_new():
-                for statement in _SCHEMA:
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA application_id = {APPLICATION}")
-                self._db.execute(f"PRAGMA user_version = {VERSION}")
-        found = {sql for (sql,) in self._db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
-        problem = self._value("PRAGMA quick_check(1)") if found == set(_SCHEMA) else "its tables are not ours"
-        if problem != "ok":
-            problem = " ".join(str(problem).split())  # SQLite writes several lines
-            raise ReplayError(
-                f"replay store {str(self.path)!r} is damaged: {problem}; restore a copy, or delete it and the run's "
-                "checkpoint and start again"
-            )
-
-    def _use_log(self) -> None:
-        """Turn to the write-ahead log, which readers can follow; SQLite does not wait for others by itself here."""
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                mode = self._value("PRAGMA journal_mode = WAL")
-                break
-            except sqlite3.OperationalError as error:
-                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > until:
-                    raise
-                time.sleep(0.01)
-        if mode != "wal":
-            raise ReplayError(
-                f"replay store {str(self.path)!r}: no shared memory on this file system; use a local disk"
-            )
-
-    def _is_new(self) -> bool:
-        """Tell whether the file is still empty; raise if it is not ours or of a later version."""
-        application, version = self._value("PRAGMA application_id"), self._value("PRAGMA user_version")
-        if application == version == self._value("SELECT count(*) FROM sqlite_master") == 0:
-            return True
-        if application != APPLICATION:
-            raise ReplayError(
-                f"{str(self.path)!r} is a database of another program, not a replay store: choose another file"
-            )
-        if version != VERSION:
-            raise ReplayError(
-                f"replay store {str(self.path)!r} has version {version}, this coreplay knows version {VERSION}: "
-                "use the coreplay that wrote it"
-            )
-        return False
 
     def load(self, client: str, at: int | None = None) -> Buffer:
         """Return what a client keeps, now or `at` the end of a period; an empty buffer if it never chose."""
@@ -221,10 +96,61 @@ class Store:
         """
         buffers = list(buffers)
         if len({buffer.client for buffer in buffers}) < len(buffers):
-            raise InputError("replace_all takes one buffer a client: got two of the same client")
-        with self._transaction("IMMEDIATE"):
+            raise InputError("replace_all takes one buffer per client: got two of the same client")
+
+        def write() -> None:
             for buffer in buffers:
                 self._replace(buffer)
+                self._db.execute("DELETE FROM session WHERE client = ?", (buffer.client,))
+
+        self._write(write)
+
+    def state(self, client: str, before: Moment) -> bytes | None:
+        """Return the last state of a client that was saved before this round of this period; None if there is none."""
+        with self._transaction("DEFERRED"):
+            found = self._db.execute(
+                "SELECT value, digest FROM state WHERE client = ? AND (period, round) < (?, ?) "
+                "ORDER BY period DESC, round DESC LIMIT 1",
+                (client, *before),
+            ).fetchone()
+        if found is not None and _digest(found[0]) != found[1]:
+            raise ReplayError(
+                f"replay store {str(self.path)!r} is damaged: the state of client {client[:40]!r} is not what was "
+                "written; restore a copy, or delete it and the run's checkpoint and start again"
+            )
+        return None if found is None else bytes(found[0])
+
+    def save_state(self, client: str, at: Moment, value: bytes, keep_from: Moment) -> None:
+        """Save a client's state after a round.
+
+        States of later rounds are deleted: they come from before a resume. Of those that are older than `keep_from`,
+        the earliest moment that the run may go back to, the last one is kept.
+        """
+
+        def write() -> None:
+            self._db.execute("DELETE FROM state WHERE client = ? AND (period, round) >= (?, ?)", (client, *at))
+            self._db.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", (client, *at, value, _digest(value)))
+            self._db.execute(
+                "DELETE FROM state WHERE client = ?1 AND (period, round) < (SELECT period, round FROM state WHERE "
+                "client = ?1 AND (period, round) < (?2, ?3) ORDER BY period DESC, round DESC LIMIT 1)",
+                (client, *keep_from),
+            )
+
+        self._write(write)
+
+    def session(self, client: str) -> bytes | None:
+        """Return what a client has answered in a coordination that is going on; None if there is none."""
+        with self._transaction("DEFERRED"):
+            found = self._db.execute("SELECT value FROM session WHERE client = ?", (client,)).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def save_session(self, client: str, value: bytes) -> None:
+        """Save what a client has answered in a coordination, until it replaces its buffer."""
+
+        def write() -> None:
+            self._db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (client, value))
+
+        self._write(write)
 
     def _replace(self, buffer: Buffer) -> None:
         client, period = buffer.client, buffer.period
@@ -266,6 +192,8 @@ class Store:
             if lost and period >= 0:
                 raise self._gone(lost[0], period)
             self._db.execute("DELETE FROM buffer WHERE period > ?", (period,))
+            self._db.execute("DELETE FROM state WHERE period > ?", (period + 1,))
+            self._db.execute("DELETE FROM session")
 
     def erase(self, client: str, key: str) -> None:
         """Remove a sample of a client from every buffer that the store keeps, and its bytes from the file.
@@ -301,25 +229,31 @@ class Store:
                 "in the journal until every process has closed the store: close it everywhere"
             )
 
-    def fingerprint(self, at: int | None = None) -> str:
-        """Return a text that tells the buffers, now or `at` the end of a period, from any others; empty if none is.
+    def fingerprint(self, before: Moment | None = None) -> str:
+        """Return a text that tells the buffers and states, now or before a round, from any others; empty if none is.
 
         An erasure does not change it.
         """
+        before = before or (2**62, 0)
         digest = hashlib.blake2b(digest_size=16)
         with self._transaction("DEFERRED"):
             rows = self._db.execute(
-                "SELECT client, max(period), choice FROM buffer WHERE period <= ? GROUP BY client ORDER BY client",
-                (2**62 if at is None else at,),
+                "SELECT client, max(period), choice FROM buffer WHERE period < ? GROUP BY client ORDER BY client",
+                (before[0],),
             ).fetchall()
-        for client, period, choice in rows:
-            digest.update(f"{len(client)}\0{client}\0{period}\0".encode() + choice)
+            rows += self._db.execute(
+                "SELECT client, max(period * 4294967296 + round), digest FROM state WHERE (period, round) < (?, ?) "
+                "GROUP BY client ORDER BY client",
+                before,
+            ).fetchall()
+        for client, moment, written in rows:
+            digest.update(f"{len(client)}\0{client}\0{moment}\0".encode() + written)
         return digest.hexdigest() if rows else ""
 
     def _gone(self, client: str, at: int) -> ReplayError:
         return ReplayError(
             f"replay store {str(self.path)!r} no longer holds the buffer of client {client[:40]!r} at the end of "
-            f"period {at}: the last two of a client are kept; take a later period, or -1 to start from scratch"
+            f"period {at}: the last two of a client are kept; take a later period, or -1 to start over"
         )
 
     def clients(self) -> list[str]:
@@ -327,37 +261,6 @@ class Store:
         with self._transaction("DEFERRED"):
             return [client for (client,) in self._db.execute("SELECT DISTINCT client FROM buffer ORDER BY client")]
 
-    def close(self) -> None:
-        """Close the file; what was replaced is on the disk already."""
-        self._db.close()
 
-    def __enter__(self) -> "Store":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _value(self, query: str) -> object:
-        return self._db.execute(query).fetchone()[0]
-
-    @contextmanager
-    def _transaction(self, kind: str) -> Iterator[None]:
-        """Do the block as one transaction: all of it when it ends, nothing of it if it raises."""
-        if os.getpid() != self._process:  # SQLite's locks do not pass to a child; two would write at once
-            raise ReplayError(f"replay store {str(self.path)!r} was opened in another process: open it in this one too")
-        try:
-            self._db.execute(f"BEGIN {kind}")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-        except sqlite3.ProgrammingError:  # a closed store, another thread: a mistake in the calling program
-            raise
-        except sqlite3.Error as error:
-            raise explained(error, self.path) from None
-        except UnicodeDecodeError as error:  # of a text that no store has written
-            raise ReplayError(f"replay store {str(self.path)!r} is damaged: {error}; restore a copy") from None
+def _digest(value: bytes) -> bytes:
+    return hashlib.blake2b(value, digest_size=16).digest()

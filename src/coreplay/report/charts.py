@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
-from coreplay.federated.strategy import ALL, NONE
+from coreplay.runtime.strategy import ALL, NONE
 
 INK, MUTED = "#000000", "#777777"
 # Okabe and Ito's colours, distinguishable with any kind of colour vision, without the yellow that fades on white

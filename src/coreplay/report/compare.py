@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from coreplay.federated.strategy import ALL, NONE, strategies
 from coreplay.report.charts import SeedStats, Style, styles
 from coreplay.report.load import ANY, Finished, Key
+from coreplay.runtime.strategy import ALL, NONE, strategies
 
 LEVEL = 0.95
 Runs = Mapping[Key, Finished]

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay.federated.strategy import NONE, is_coordinated
 from coreplay.report.charts import Axis, Bars, Figure, Heatmap, Lines, Panel, Points, SeedStats, Series, Style, style
 from coreplay.report.compare import Group, Runs, paired
 from coreplay.report.load import ANY, Finished
+from coreplay.runtime.strategy import NONE, is_coordinated
 
 Floats = NDArray[np.float64]
 Content = tuple[str, str, Sequence[Panel]]

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from math import isfinite
 
-from coreplay.federated.strategy import ALL, NONE
 from coreplay.report.compare import Group, paired
 from coreplay.report.load import ANY
+from coreplay.runtime.strategy import ALL, NONE
 
 RANDOM = ("naive_uniform", "approximate_uniform", "fixed_proportion")
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from coreplay.errors import InputError
 from coreplay.experiments.sweep import PLAN, Sweep
-from coreplay.federated import Config, Run
-from coreplay.federated.config import flatten
-from coreplay.federated.folder import CONFIG, FAILURE, SUMMARY, RunFolder, is_number
-from coreplay.federated.strategy import ALL, NONE
 from coreplay.files import read_json, read_json_lines
+from coreplay.runtime import Config, Run
+from coreplay.runtime.config import flatten
+from coreplay.runtime.run_dir import CONFIG, FAILURE, SUMMARY, RunFolder, is_number
+from coreplay.runtime.strategy import ALL, NONE
 
 Key = tuple[int, int]  # seed and sample of clients: what runs are paired by
 Rows = tuple[dict[str, Any], ...]

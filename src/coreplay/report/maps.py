@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coreplay.data import FederatedStream, Samples
-from coreplay.engines import prepare
 from coreplay.errors import InputError
-from coreplay.federated import FlatModel, RunFolder, Site
-from coreplay.federated.pools import ClientPool
-from coreplay.federated.strategy import NONE
+from coreplay.learning import FlatModel
 from coreplay.replay import Store
 from coreplay.report.charts import MUTED, Axis, Figure, Panel, Points, SeedStats, Series, Style
 from coreplay.report.compare import Group
 from coreplay.report.load import ANY, Finished
+from coreplay.runtime import RunFolder, prepare
+from coreplay.runtime.client import ClientPool, ClientRuntime
+from coreplay.runtime.strategy import NONE
 
 MAP = "map"  # the name of the figure
 MAX_SAMPLES = 500  # per map: more would hide each other
@@ -88,11 +88,11 @@ def _maps(base: Finished, kept: Finished, clients: int, scratch: Path, say: Call
     model.load(checkpoint.values)
     found = []
     with _open_copy(kept, scratch) as store:
-        site = Site(config, stream, prepared.task, model, store, scratch)
+        runtime = ClientRuntime(config, stream, prepared.task, model, store, scratch)
         for client in _choose(stream, last, clients):
             pool = _pool(stream, client, last)
             say(f"gradients of {len(pool)} samples of client {client!r}")
-            gram = site.gradients(client, last, pool, checkpoint.values).gram()
+            gram = runtime.gradients(client, pool, checkpoint.values).gram()
             found.append(ClientMap(client, pool, *_kernel_pca(gram)))
     if not found:
         raise InputError("no client was offered two samples before the last period")
@@ -109,7 +109,7 @@ def _choose(stream: FederatedStream, last: int, clients: int) -> list[str]:
 
 def _pool(stream: FederatedStream, client: str, last: int) -> ClientPool:
     samples = Samples.joined([stream.samples(client, period) for period in range(last)])
-    return ClientPool(samples, np.ones(len(samples), dtype=bool), 0)
+    return ClientPool(samples, last, 0)
 
 
 def _kernel_pca(gram: NDArray[Any]) -> tuple[NDArray[np.float64], tuple[float, float]]:

@@ -1,7 +1,18 @@
 """Tasks: a model, a per-sample loss, a collate function and a metric, for a stream."""
 
 from coreplay.tasks.api import make, task, tasks
-from coreplay.tasks.base import Batch, Outputs, Task, WeightedSum, batches, evaluate, features, metric_sum, view
+from coreplay.tasks.base import (
+    Batch,
+    Outputs,
+    Task,
+    WeightedSum,
+    batch_rows,
+    batches,
+    evaluate,
+    features,
+    metric_sum,
+    view,
+)
 from coreplay.tasks.metrics import Metric, PeriodMatrix, exponential, forgetting, relative_change
 
 __all__ = [
@@ -11,6 +22,7 @@ __all__ = [
     "PeriodMatrix",
     "Task",
     "WeightedSum",
+    "batch_rows",
     "batches",
     "evaluate",
     "exponential",

@@ -246,9 +246,18 @@ class WeightedSum:
 def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -> Iterator[Batch]:
     """Iterate once over the samples in batches of similar length, in random order.
 
+    The batches, and the view of the samples in them (masks), depend on (seed, epoch) alone.
+    """
+    masks = view(seed, epoch)
+    for rows in batch_rows(task, samples, size, seed=seed, epoch=epoch):
+        yield task.collate(samples[rows], masks)
+
+
+def batch_rows(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
+    """Iterate once over the numbers of the samples, a batch at a time.
+
     Samples are shuffled, then sorted by length within runs of 50 batches, cut, and the batches shuffled, so that there
-    is little padding and batches still differ between epochs. The batches, and the view of the samples in them (masks),
-    depend on (seed, epoch) alone.
+    is little padding and batches still differ between epochs.
     """
     if size < 1:
         raise InputError(f"the batch size must be at least 1: got {size}")
@@ -260,9 +269,8 @@ def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -
         run = order[start : start + 50 * size]
         run = run[np.argsort(lengths[run], kind="stable")]
         parts += [run[k : k + size] for k in range(0, len(run), size)]
-    masks = view(seed, epoch)
     for k in rng.permutation(len(parts)):
-        yield task.collate(samples[parts[k]], masks)
+        yield parts[k]
 
 
 def view(seed: int, number: int) -> int:

@@ -1,1 +1,0 @@
-"""The sources, one per file; every module here is found and registered by itself."""

@@ -1,0 +1,66 @@
+"""scikit-learn's 1797 handwritten digits, 8 x 8: rotated a little more each period, or new classes each period."""
+
+import numpy as np
+
+from coreplay.data.sources import source
+from coreplay.data.stream import FederatedStream
+from coreplay.errors import InputError, unknown
+from coreplay.seeding import generator
+
+CHANGES = ("rotated", "class_incremental")
+
+
+@source("digits")
+def digits(
+    *,
+    change: str = "rotated",
+    num_clients: int = 20,
+    num_periods: int = 5,
+    alpha: float = 1.0,
+    degrees: float = 90.0,
+    test: float = 0.2,
+    seed: int = 0,
+) -> FederatedStream:
+    """Deal out scikit-learn's digits over clients (Dirichlet) and periods (rotated or class_incremental).
+
+    `degrees` is the rotation in the last period. Class-incremental periods hold 10/`num_periods` new classes each.
+    """
+    from scipy.ndimage import rotate
+    from sklearn.datasets import load_digits
+
+    if change not in CHANGES:
+        raise unknown("change", change, CHANGES)
+    if num_clients < 1 or num_periods < 1 or (change == "class_incremental" and num_periods > 10):
+        raise InputError(
+            "num_clients and num_periods must be at least 1, num_periods at most 10 by class: got "
+            f"{num_clients}, {num_periods}"
+        )
+    if not 0 < alpha < np.inf or not 0 <= test < 1 or not np.isfinite(degrees):
+        raise InputError(
+            f"alpha must be above 0, test from 0 up to 1, all finite: got alpha={alpha}, test={test}, degrees={degrees}"
+        )
+    bunch = load_digits()
+    images, classes = bunch.images.astype(np.float32) / 16, bunch.target
+    rng = generator(seed, "digits")
+    order = rng.permutation(len(images))
+    images, classes = images[order], classes[order]
+    if change == "rotated":
+        period = np.arange(len(images)) * num_periods // len(images)
+        angles = np.linspace(0, degrees, num_periods) if num_periods > 1 else np.zeros(1)
+        images = np.stack(
+            [rotate(image, angles[t], reshape=False, order=1) for image, t in zip(images, period, strict=True)]
+        )
+    else:
+        period = classes * num_periods // 10
+    shares = rng.dirichlet(np.full(num_clients, alpha), size=10)
+    client = np.array([rng.choice(num_clients, p=shares[c]) for c in classes])
+    width = len(str(num_clients - 1))
+    return FederatedStream(
+        [f"client{k:0{width}d}" for k in client],
+        period,
+        rng.random(len(images)) < test,
+        images,
+        [str(c) for c in classes],
+        periods=num_periods,
+        label_names=[str(c) for c in range(10)],
+    )

@@ -1,0 +1,260 @@
+"""The embedded stream: what clients of a voice assistant say over time, drawn from the grammar of `assistant.toml`.
+
+Client m says intent i in period t with probability
+
+    p_mt(i) ∝ a_m(i) · exp(drift · w_t(i)) · season_t(i) · born_t(i)
+
+a_m(i) ~ Gamma(alpha), so that a client's preferences are Dirichlet(alpha); w_t a random walk of unit steps; season_t(i)
+= 1 + seasonality · cos(2π(t/season − φ_i)) for a third of the intents, which so leave and return; born_t(i) = 0 before
+the period in which a new intent appears. A habit is a client's own way to say things: with probability `habits` it
+takes its own favourite pattern and its own few favourite values of a slot.
+
+In the grammar, ``(a|b|)`` stands for a, b or nothing; ``{slot}`` for a value of that slot. A slot's own values are
+expanded wholly, so that one draw is one index. A pattern becomes its variants without choices, each a list of pieces:
+literal, slot, literal, ...
+"""
+
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coreplay.data.periods import DAY
+from coreplay.data.sources import source
+from coreplay.data.stream import FederatedStream
+from coreplay.errors import InputError, unknown
+from coreplay.seeding import generator
+
+START = 1_735_689_600  # 1 January 2025
+LENGTH = 35 * DAY  # the paper's five weeks
+FAVOURITES = 3  # values of a slot that a client uses by habit
+OPENINGS = ("", "", "", "please", "hey", "can you", "could you please", "i want you to", "okay", "quick", "now")
+CLOSINGS = ("", "", "", "", "please", "thanks", "thank you", "right now", "for me", "will you")
+Floats = NDArray[np.float64]
+_CHOICE = re.compile(r"\(([^()]*)\)")
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Slots with their values, intents with their patterns (literal, slot, literal, ...), domains with intents."""
+
+    slots: dict[str, tuple[str, ...]]
+    intents: dict[str, tuple[tuple[str, ...], ...]]
+    domains: dict[str, tuple[str, ...]]
+
+
+@cache
+def assistant() -> Grammar:
+    """Return the embedded grammar.
+
+    >>> grammar = assistant()
+    >>> len(grammar.domains) >= 12, len(grammar.intents) >= 60, sum(map(len, grammar.slots.values())) > 5000
+    (True, True, True)
+    """
+    return parse(files("coreplay.data").joinpath("assistant.toml").read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> Grammar:
+    """Read a grammar in TOML: a table of slots, and a table of intents for each domain."""
+    tables = tomllib.loads(text)
+    raw: dict[str, list[str]] = tables["slots"]
+    slots: dict[str, tuple[str, ...]] = {}
+
+    def values(slot: str) -> tuple[str, ...]:
+        if slot not in raw:
+            raise unknown("slot", slot, raw)
+        if slot not in slots:
+            slots[slot] = tuple(dict.fromkeys(text for form in raw[slot] for text in _filled(form, values)))
+        return slots[slot]
+
+    for slot in raw:
+        values(slot)
+    patterns = {
+        name: tuple(tuple(_SLOT.split(variant)) for form in forms for variant in choices(form))
+        for domain in tables["intents"].values()
+        for name, forms in domain.items()
+    }
+    for forms in patterns.values():
+        for pattern in forms:
+            for slot in pattern[1::2]:
+                values(slot)
+    return Grammar(slots, patterns, {name: tuple(domain) for name, domain in tables["intents"].items()})
+
+
+def choices(form: str) -> list[str]:
+    """Return the variants of a form, with single spaces.
+
+    >>> choices("(turn|make) it( a bit|) up")
+    ['turn it a bit up', 'turn it up', 'make it a bit up', 'make it up']
+    """
+    pieces = _CHOICE.split(form)
+    options = [piece.split("|") if k % 2 else [piece] for k, piece in enumerate(pieces)]
+    return list(dict.fromkeys(" ".join("".join(parts).split()) for parts in product(*options)))
+
+
+def _filled(form: str, values: Callable[[str], tuple[str, ...]]) -> list[str]:
+    filled = []
+    for variant in choices(form):
+        pieces = _SLOT.split(variant)
+        options = [values(piece) if k % 2 else (piece,) for k, piece in enumerate(pieces)]
+        filled += ["".join(parts) for parts in product(*options)]
+    return filled
+
+
+@source("synthetic")
+def synthetic(
+    *,
+    num_clients: int = 100,
+    num_periods: int = 10,
+    samples: int = 20,
+    test: float = 0.2,
+    alpha: float = 0.3,
+    habits: float = 0.5,
+    drift: float = 0.35,
+    new_intents: float = 0.3,
+    seasonality: float = 0.7,
+    season: float = 4.0,
+    spread: float = 0.5,
+    seed: int = 0,
+) -> FederatedStream:
+    """Draw utterances to a voice assistant from an embedded grammar, with preferences, habits, drift and seasons.
+
+    Parameters
+    ----------
+    num_clients
+        The number of clients.
+    num_periods
+        The number of periods.
+    samples
+        The mean number of samples per client and period.
+    test
+        The share of a period that tests: its last days.
+    alpha
+        Dirichlet concentration of a client's intents: small is personal, infinite is the same for all.
+    habits
+        Probability that a client uses its own phrasing and favourite values.
+    drift
+        Size of the steps by which the popularity of intents walks from period to period.
+    new_intents
+        Share of the intents that first appear in some later period.
+    seasonality
+        How strongly a third of the intents comes and goes, from 0 to 1.
+    season
+        After how many periods such an intent returns.
+    spread
+        How much clients differ in their number of samples: the standard deviation of its logarithm.
+    seed
+        The seed of everything that is drawn.
+    """
+    counts = {"num_clients": num_clients, "num_periods": num_periods}
+    wrong = [f"{name} = {value}" for name, value in counts.items() if value < 1]
+    shares = {"test": test, "habits": habits, "new_intents": new_intents, "seasonality": seasonality}
+    wrong += [
+        f"{name} = {value}" for name, value in shares.items() if not 0 <= value <= 1 or (name, value) == ("test", 1)
+    ]
+    sizes = {"alpha": alpha, "season": season, "samples": samples}
+    wrong += [f"{name} = {value}" for name, value in sizes.items() if not value > 0]
+    steps = {"drift": drift, "spread": spread}
+    wrong += [f"{name} = {value}" for name, value in steps.items() if not 0 <= value <= 1000]
+    if wrong:
+        raise InputError(
+            f"synthetic: {', '.join(wrong)}: counts and sizes must be above 0, shares from 0 to 1, drift and spread "
+            "from 0 to 1000"
+        )
+    grammar = assistant()
+    trend = popularity(len(grammar.intents), num_periods, drift, new_intents, seasonality, season, seed)
+    width = len(str(num_clients - 1))
+    names, period, times, texts, labels = [], [], [], [], []
+    for k in range(num_clients):
+        client = f"client{k:0{width}d}"
+        rng = generator(seed, "synthetic", client)
+        speaker = Speaker.draw(grammar, alpha, habits, rng)
+        size = samples * np.exp(spread * rng.normal() - spread**2 / 2)
+        for t in range(num_periods):
+            n = max(1, int(rng.poisson(size))) if spread else samples
+            chances = speaker.preferences * trend[t]
+            intents = rng.choice(len(chances), size=n, p=chances / chances.sum())
+            said = speaker.say(intents, rng)
+            names += [client] * n
+            period += [t] * n
+            times.append(START + t * LENGTH + np.sort(rng.integers(0, LENGTH, n)))
+            texts += said
+            labels += [speaker.names[i] for i in intents]
+    when = np.concatenate(times)
+    tests = (when - START) % LENGTH >= LENGTH * (1 - test)
+    return FederatedStream(
+        names, period, tests, texts, labels, when, periods=num_periods, label_names=sorted(grammar.intents)
+    )
+
+
+def popularity(
+    intents: int, periods: int, drift: float, new_intents: float, seasonality: float, season: float, seed: int
+) -> Floats:
+    """Return how popular each intent is in each period, for all clients alike: (periods, intents), never all zero."""
+    rng = generator(seed, "synthetic popularity")
+    walk = np.cumsum(rng.normal(size=(periods, intents)), axis=0)
+    seasonal = rng.permutation(intents) < intents // 3
+    phases = rng.random(intents)
+    born = np.zeros(intents, dtype=np.int64)
+    late = rng.permutation(intents)[: round(new_intents * intents * (periods > 1) * (1 - 1e-9))]
+    born[late] = rng.integers(1, max(2, periods), size=len(late))
+    t = np.arange(periods)[:, None]
+    waves = 1 + seasonality * seasonal * np.cos(2 * np.pi * (t / season - phases))
+    steps = drift * walk
+    steps -= np.maximum(steps.max(axis=1, keepdims=True) - 500, 0)  # only shares count: no overflow
+    weights = np.exp(steps) * waves * (t >= born)
+    weights[:, int(rng.integers(intents))] += 1e-9  # a period in which nothing is said can't be
+    return np.asarray(weights)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """One client: what it likes to ask for, and how it says it."""
+
+    grammar: Grammar
+    names: tuple[str, ...]
+    preferences: Floats
+    habits: float
+    opening: str
+    closing: str
+    key: int
+
+    @classmethod
+    def draw(cls, grammar: Grammar, alpha: float, habits: float, rng: np.random.Generator) -> "Speaker":
+        """Draw a client's preferences and habits."""
+        count = len(grammar.intents)
+        tastes = rng.gamma(alpha, size=count) + 1e-12 if np.isfinite(alpha) else np.ones(count)
+        opening, closing = OPENINGS[rng.integers(len(OPENINGS))], CLOSINGS[rng.integers(len(CLOSINGS))]
+        return cls(grammar, tuple(grammar.intents), tastes, habits, opening, closing, int(rng.integers(2**40)))
+
+    def say(self, intents: NDArray[np.int64], rng: np.random.Generator) -> list[str]:
+        """Return one utterance for each intent."""
+        draws = rng.random((len(intents), 20)).tolist()
+        return [self._utterance(self.names[i], row) for i, row in zip(intents.tolist(), draws, strict=True)]
+
+    def _utterance(self, intent: str, draws: list[float]) -> str:
+        """Fill a pattern; `draws` are numbers in [0, 1): four for the frame, then two for each slot."""
+        patterns = self.grammar.intents[intent]
+        if draws[0] < self.habits:
+            pattern = patterns[(self.key + len(intent) * 7919) % len(patterns)]
+            opening, closing = self.opening, self.closing
+        else:
+            pattern = patterns[int(draws[1] * len(patterns))]
+            opening, closing = OPENINGS[int(draws[2] * len(OPENINGS))], CLOSINGS[int(draws[3] * len(CLOSINGS))]
+        pieces = [opening, " ", *pattern, " ", closing]
+        for k in range(1, len(pattern), 2):
+            values = self.grammar.slots[pattern[k]]
+            habit, which = draws[2 * k + 2], draws[2 * k + 3]
+            if habit < self.habits:
+                favourite = int(which * FAVOURITES)
+                pieces[k + 2] = values[(self.key // 97 + favourite * 104_729 + len(pattern[k]) * 31) % len(values)]
+            else:
+                pieces[k + 2] = values[int(which * len(values))]
+        return " ".join("".join(pieces).split())

@@ -1,1 +1,0 @@
-"""One federated algorithm a file; each registers on import."""

@@ -1,0 +1,23 @@
+"""Flower: the same run on a distributed engine, and pieces for people who have their own Flower app."""
+
+from typing import TYPE_CHECKING
+
+from coreplay.lazy import lazily
+
+if TYPE_CHECKING:
+    from coreplay.flower.app import client_app as client_app
+    from coreplay.flower.app import server_app as server_app
+    from coreplay.flower.replay import ReplayBuffer as ReplayBuffer
+    from coreplay.flower.replay import period_of as period_of
+    from coreplay.flower.selection import SelectionResult as SelectionResult
+    from coreplay.flower.selection import choose_jointly as choose_jointly
+    from coreplay.flower.selection import next_period as next_period
+
+__all__ = ["ReplayBuffer", "SelectionResult", "choose_jointly", "client_app", "next_period", "period_of", "server_app"]
+
+__getattr__ = lazily(
+    __name__,
+    dict.fromkeys(("client_app", "server_app"), "coreplay.flower.app")
+    | dict.fromkeys(("SelectionResult", "choose_jointly", "next_period"), "coreplay.flower.selection")
+    | dict.fromkeys(("ReplayBuffer", "period_of"), "coreplay.flower.replay"),
+)

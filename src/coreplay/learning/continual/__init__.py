@@ -1,0 +1,1 @@
+"""Continual methods, one file each; each registers on import."""

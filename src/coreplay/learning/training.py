@@ -1,0 +1,248 @@
+"""Training at one client: passes over its samples, from a given model, with every random choice seeded."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from coreplay.data import Samples
+from coreplay.errors import InputError
+from coreplay.learning.hooks import (
+    HookError,
+    LearningContext,
+    Methods,
+    State,
+    Step,
+    checked_state,
+    checked_sums,
+    joined,
+    part,
+)
+from coreplay.learning.parameter_vector import FlatModel
+from coreplay.seeding import generator
+from coreplay.tasks import Task, WeightedSum, batch_rows, view
+
+
+class Settings(Protocol):
+    """What local training takes from the `[federated]` table of a configuration."""
+
+    epochs: int
+    batch_size: int
+    optimizer: Any
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    max_grad_norm: float
+
+    def rounds_before(self, period: int) -> int:
+        """Return how many rounds all periods before this one have."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which client trains, and when."""
+
+    seed: int
+    client: str
+    period: int
+    round: int
+
+    def __str__(self) -> str:
+        return f"at client {self.client!r} in period {self.period}, round {self.round}"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of a client's training: its samples, its losses, and what the hooks return."""
+
+    samples: int
+    loss: WeightedSum
+    sums: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def contexts(
+    methods: Methods,
+    flat: FlatModel,
+    task: Task,
+    pool: Samples,
+    settings: Settings,
+    turn: Turn,
+    *,
+    state: State | None = None,
+    received: Mapping[str, Tensor] | None = None,
+    period_start: Tensor | None = None,
+) -> dict[str, LearningContext]:
+    """Return what each hook sees, by the name of the hook."""
+    start = flat.values[: flat.trainable].clone()
+    return {
+        name: LearningContext(
+            task=task,
+            flat=flat,
+            pool=pool,
+            start=start,
+            period_start=None if period_start is None else period_start[: flat.trainable],
+            received=part(received or {}, name),
+            state=part(state or {}, name),
+            client=turn.client,
+            period=turn.period,
+            round=turn.round,
+            settings=settings,
+            rng=generator(turn.seed, turn.client, turn.period, f"hook {name}", turn.round),
+        )
+        for name in methods.hooks
+    }
+
+
+def train(
+    flat: FlatModel,
+    task: Task,
+    pool: Samples,
+    methods: Methods,
+    settings: Settings,
+    turn: Turn,
+    **given: Any,
+) -> Trained:
+    """Train the model in place, from the values that it has.
+
+    Everything random (batches, masks, dropout) comes from (seed, client, period, round). In a batch of one sample,
+    batch norm layers normalise by their running statistics and do not change them: one sample has no variance. What
+    else is `given` are the keyword arguments of `contexts`.
+    """
+    rng = generator(turn.seed, turn.client, turn.period, "training", turn.round)
+    order, dropout = (int(rng.integers(2**62)) for _ in range(2))
+    seen = contexts(methods, flat, task, pool, settings, turn, **given)
+    batching, losing, changing = (list(methods.overriding(name)) for name in ("batches", "loss", "gradient"))
+    optimizer = _optimizer(flat, settings)
+    model = flat.model
+    weighted = bool((pool.weight != 1).any())
+    total = torch.zeros((), dtype=torch.float64)
+    weight = torch.zeros((), dtype=torch.float64)
+    steps = 0
+    first = (settings.rounds_before(turn.period) + turn.round) * settings.epochs
+    model.train()
+    norms = [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(dropout)
+        for epoch in range(first, first + settings.epochs):
+            masks = view(order, epoch)
+            for samples in _epoch(methods, batching, seen, task, pool, settings, order, epoch):
+                batch = task.collate(samples, masks)
+                weights = task.weights(batch)
+                for layer in norms:
+                    layer.train(len(weights) > 1)
+                outputs = task.outputs(model, batch)
+                losses = task.losses(outputs, batch)
+                if weighted:
+                    scale = torch.from_numpy(samples.weight)
+                    losses, weights = losses * scale, weights * scale
+                loss = losses.sum() / weights.sum()
+                for name in losing:
+                    extra = methods.hooks[name].loss(seen[name], Step(samples, batch, outputs, losses, weights))
+                    if extra is not None:
+                        loss = loss + _scalar(extra, name, turn)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                if settings.max_grad_norm:
+                    torch.nn.utils.clip_grad_norm_(flat.parameters, settings.max_grad_norm)
+                if changing:
+                    _change(flat, methods, changing, seen, turn)
+                optimizer.step()
+                steps += 1
+                total += losses.detach().sum()
+                weight += weights.sum()
+    for layer in norms:
+        layer.train()
+    optimizer.zero_grad()  # as much memory as the model, which is no longer needed
+    if not math.isfinite(float(total)):
+        raise InputError(
+            f"training {turn} gave NaN or infinity: lower federated.learning_rate (now {settings.learning_rate:g})"
+        )
+    sums, state = _finished(methods, seen, turn, steps, flat)
+    return Trained(len(pool), WeightedSum(float(total), float(weight)), sums, state)
+
+
+def _epoch(
+    methods: Methods,
+    batching: list[str],
+    seen: Mapping[str, LearningContext],
+    task: Task,
+    pool: Samples,
+    settings: Settings,
+    order: int,
+    epoch: int,
+) -> Iterator[Samples]:
+    """Return the batches of an epoch: those of the first hook that has any, else the pool in random order."""
+    for name in batching:
+        found = methods.hooks[name].batches(seen[name], epoch)
+        if found is not None:
+            return found
+    return (pool[rows] for rows in batch_rows(task, pool, settings.batch_size, seed=order, epoch=epoch))
+
+
+def _scalar(value: Any, hook: str, turn: Turn) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise HookError(f"{hook!r} {turn}: loss must return a tensor with one number: got {got}")
+    if not torch.isfinite(value):
+        raise HookError(f"{hook!r} {turn}: loss returned NaN or infinity")
+    return value.reshape(())
+
+
+def _change(
+    flat: FlatModel, methods: Methods, names: list[str], seen: Mapping[str, LearningContext], turn: Turn
+) -> None:
+    """Let hooks change the gradient."""
+    which = [parameter.grad is not None for parameter in flat.parameters]
+    gradient = flat.gradient()
+    for name in names:
+        found = methods.hooks[name].gradient(seen[name], gradient)
+        if not isinstance(found, Tensor) or found.shape != gradient.shape:
+            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            raise HookError(f"{name!r} {turn}: gradient must return shape {tuple(gradient.shape)}: got {got}")
+        if not torch.isfinite(found.sum()):
+            raise HookError(f"{name!r} {turn}: gradient returned NaN or infinity")
+        gradient = found
+    flat.set_gradient(gradient, which)
+
+
+def _finished(
+    methods: Methods, seen: Mapping[str, LearningContext], turn: Turn, steps: int, flat: FlatModel
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the sums and the new states of all hooks after a round."""
+    sums, states = {}, {}
+    finishing = methods.overriding("finish_round")
+    for name, ctx in seen.items():
+        states[name] = dict(ctx.state)
+        if name in finishing:
+            change = flat.values[: flat.trainable] - ctx.start
+            found, state = finishing[name].finish_round(replace(ctx, steps=steps), change)
+            sums[name] = checked_sums(found, finishing[name].round_sums, flat.trainable, name, str(turn))
+            states[name] = checked_state(state, name, str(turn))
+    return joined(sums), joined(states)
+
+
+def finish_period(
+    methods: Methods, seen: Mapping[str, LearningContext], turn: Turn
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the sums and the new states of all hooks after a period."""
+    sums, states = {}, {}
+    finishing = methods.overriding("finish_period")
+    for name, ctx in seen.items():
+        states[name] = dict(ctx.state)
+        if name in finishing:
+            found, state = finishing[name].finish_period(ctx)
+            sums[name] = checked_sums(found, finishing[name].period_sums, ctx.flat.trainable, name, str(turn))
+            states[name] = checked_state(state, name, str(turn))
+    return joined(sums), joined(states)
+
+
+def _optimizer(flat: FlatModel, settings: Settings) -> torch.optim.Optimizer:
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(flat.parameters, lr=rate, weight_decay=decay, fused=True)
+    return torch.optim.SGD(flat.parameters, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=True)

@@ -1,0 +1,51 @@
+"""The runtime: configuration, the client runtime and its requests, the trainer, and engines on one machine.
+
+Names are loaded on first use: a deployed client reads messages in a new process, which must not wait for torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from coreplay.lazy import lazily
+
+if TYPE_CHECKING:
+    from coreplay.runtime.api import Prepared as Prepared
+    from coreplay.runtime.api import default_name as default_name
+    from coreplay.runtime.api import finished as finished
+    from coreplay.runtime.api import prepare as prepare
+    from coreplay.runtime.api import run as run
+    from coreplay.runtime.client import ClientRuntime as ClientRuntime
+    from coreplay.runtime.config import PRESETS as PRESETS
+    from coreplay.runtime.config import Config as Config
+    from coreplay.runtime.engine import ClientRegistry as ClientRegistry
+    from coreplay.runtime.engine import Engine as Engine
+    from coreplay.runtime.engine import EngineError as EngineError
+    from coreplay.runtime.engine import QuorumError as QuorumError
+    from coreplay.runtime.engines.machine import WorkerError as WorkerError
+    from coreplay.runtime.engines.processes import ProcessesEngine as ProcessesEngine
+    from coreplay.runtime.engines.serial import SerialEngine as SerialEngine
+    from coreplay.runtime.events import Event as Event
+    from coreplay.runtime.events import Observer as Observer
+    from coreplay.runtime.result import Run as Run
+    from coreplay.runtime.run_dir import RunFolder as RunFolder
+    from coreplay.runtime.strategy import strategies as strategies
+    from coreplay.runtime.trainer import Trainer as Trainer
+    from coreplay.runtime.trainer import check as check
+
+_HOMES = {
+    "api": ("Prepared", "default_name", "finished", "prepare", "run"),
+    "client": ("ClientRuntime",),
+    "config": ("PRESETS", "Config"),
+    "engine": ("ClientRegistry", "Engine", "EngineError", "QuorumError"),
+    "engines.machine": ("WorkerError",),
+    "engines.processes": ("ProcessesEngine",),
+    "engines.serial": ("SerialEngine",),
+    "events": ("Event", "Observer"),
+    "result": ("Run",),
+    "run_dir": ("RunFolder",),
+    "strategy": ("strategies",),
+    "trainer": ("Trainer", "check"),
+}
+_NAMES = {name: f"coreplay.runtime.{module}" for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_NAMES)  # noqa: PLE0605
+__getattr__ = lazily(__name__, _NAMES)

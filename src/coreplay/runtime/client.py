@@ -1,0 +1,393 @@
+"""The client runtime: the one object that answers requests, wherever the client is.
+
+The serial engine, worker processes and Flower's clients carry requests to it. It keeps nothing between requests but the
+model instance: what must last is in the store (buffers, the state of learning hooks, the answers in a coordination) and
+in the scratch folder, which holds the period's gradients. So the same request twice gets the same reply, in whatever
+process.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load, load_file, save, save_file
+from torch import Tensor, nn
+
+from coreplay.coordination import Client, GradientMatrix, Session
+from coreplay.coordination.matrix import Rows
+from coreplay.data import FederatedStream, Samples
+from coreplay.errors import InputError, RefusedError
+from coreplay.files import replacing
+from coreplay.gradients import gradient_matrix
+from coreplay.gradients.problem import select_parameters
+from coreplay.learning import FlatModel, Methods, Turn, train
+from coreplay.learning.training import contexts, finish_period
+from coreplay.replay import Buffer, Store
+from coreplay.replay.contents import items_of, samples_of
+from coreplay.runtime.config import Config
+from coreplay.runtime.requests import (
+    CHANGE,
+    PERIOD_START,
+    Contribute,
+    ContributeReply,
+    Erase,
+    Evaluate,
+    EvaluateReply,
+    FinishPeriod,
+    Inspect,
+    KeptReply,
+    Reply,
+    Request,
+    SecureStep,
+    Select,
+    Settle,
+    Train,
+    TrainReply,
+)
+from coreplay.runtime.strategy import ALL
+from coreplay.seeding import generator
+from coreplay.selection import choose
+from coreplay.tasks import Task, WeightedSum, features, metric_sum, view
+
+
+@dataclass(frozen=True)
+class ClientPool:
+    """What a client can train on and choose from in a period: its new samples and its buffer."""
+
+    samples: Samples
+    period: int
+    seen: int  # samples offered in earlier periods
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def new(self) -> NDArray[np.bool_]:
+        """Which samples are new in this period."""
+        return np.asarray(self.samples.arrived == self.period)
+
+    @property
+    def offered(self) -> int:
+        """How many samples the client was ever offered."""
+        return self.seen + int(self.new.sum())
+
+
+class PoolGradients:
+    """The gradient matrix of a pool of known size and dimension, computed when it is first needed.
+
+    `load` returns what is cached of it: the gram, and the rows of a sketch. Where there are no rows, `build` makes the
+    operator again.
+    """
+
+    def __init__(
+        self, size: int, dimension: int, load: Callable[[], dict[str, NDArray[Any]]], build: Callable[[], Any]
+    ) -> None:
+        self._size, self.dimension, self._load, self._build = size, dimension, load, build
+
+    @cached_property
+    def _cached(self) -> dict[str, NDArray[Any]]:
+        return self._load()
+
+    @cached_property
+    def _matrix(self) -> GradientMatrix:
+        return Rows.of_unit(self._cached["rows"]) if "rows" in self._cached else self._build()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def gram(self) -> NDArray[Any]:
+        """Return GᵀG."""
+        return self._cached["gram"]
+
+    def combine(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Return Gx."""
+        return np.asarray(self._matrix.combine(x))
+
+    def project(self, v: NDArray[Any]) -> NDArray[Any]:
+        """Return Gᵀv."""
+        return np.asarray(self._matrix.project(v))
+
+
+class ClientRuntime:
+    """Answers the requests of one run, for one client or for all clients of a simulation.
+
+    Parameters
+    ----------
+    config : Config
+        The configuration of the run.
+    stream : FederatedStream
+        The data of the clients that it answers for.
+    task : Task
+        The task of the run.
+    flat : FlatModel
+        An instance of the model, which requests overwrite.
+    store : Store
+        Where buffers, states and sessions are.
+    scratch : Path
+        A folder for the gradients of the current period.
+    """
+
+    def __init__(
+        self, config: Config, stream: FederatedStream, task: Task, flat: FlatModel, store: Store, scratch: Path
+    ) -> None:
+        self.config, self.stream, self.task, self.flat = config, stream, task, flat
+        self.store, self.scratch = store, scratch
+        self._numbers = {client: number for number, client in enumerate(stream.clients)}
+        self._methods = config.methods()
+        self._probe_cache: dict[Any, Any] = {}
+
+    def handle(self, client: str, request: Request) -> Reply:
+        """Answer a request for a client."""
+        reply: Reply
+        match request:
+            case Train():
+                reply = self.train(client, request)
+            case Evaluate():
+                reply = self.evaluate(client, request)
+            case Select():
+                reply = self.select(client, request)
+            case Contribute():
+                reply = self.contribute(client, request)
+            case SecureStep():
+                reply = self.secure_step(client, request)
+            case Settle():
+                reply = self.settle(client, request)
+            case FinishPeriod():
+                reply = self.finish_period(client, request)
+            case Inspect():
+                reply = self.inspect(client)
+            case Erase():
+                self.store.erase(client, request.key)
+                reply = self.inspect(client)
+            case _:
+                raise RefusedError(f"unsupported request {request.kind!r}: server and client versions may differ")
+        return reply.answering(request, client)
+
+    def pool(self, client: str, period: int) -> ClientPool:
+        """Return what the client can train on and choose from."""
+        new, buffer = self.stream.samples(client, period), self.store.load(client, at=period - 1)
+        samples = Samples.joined([new, samples_of(buffer.items, new)]) if buffer.items else new
+        return ClientPool(samples, period, buffer.seen)
+
+    def train(self, client: str, request: Train) -> TrainReply:
+        """Train from the request's model, save the hooks' state, and return the change."""
+        self.flat.load(request.model)
+        pool, moment = self.pool(client, request.period), (request.period, request.round)
+        found = train(
+            self.flat,
+            self.task,
+            pool.samples,
+            self._methods,
+            self.config.federated,
+            self._turn(client, request),
+            **self._given(client, request),
+        )
+        if found.state:
+            self.store.save_state(client, moment, save(found.state), request.keep_from)
+        change = self.flat.numpy()  # in place of the model, which every request overwrites
+        change -= request.model
+        sums = {name: vector.numpy() for name, vector in found.sums.items()}
+        return TrainReply(
+            samples=found.samples, total=found.loss.total, weight=found.loss.weight, arrays={CHANGE: change, **sums}
+        )
+
+    def _turn(self, client: str, request: Request) -> Turn:
+        return Turn(self.config.seed, client, request.period, request.round)
+
+    def _given(self, client: str, request: Request) -> dict[str, Any]:
+        """Return what hooks see besides the pool: their state at this client, and what the server sent."""
+        known = self.store.state(client, (request.period, request.round))
+        vectors = {name: _tensor(array) for name, array in request.arrays.items()}
+        start = vectors.get(PERIOD_START)
+        return {"state": load(known) if known else {}, "received": vectors, "period_start": start}
+
+    def finish_period(self, client: str, request: FinishPeriod) -> TrainReply:
+        """Let the hooks finish the period, save their state, and return their sums."""
+        self.flat.load(request.model)
+        pool, turn = self.pool(client, request.period), self._turn(client, request)
+        about = (self._methods, self.flat, self.task, pool.samples, self.config.federated, turn)
+        sums, state = finish_period(self._methods, contexts(*about, **self._given(client, request)), turn)
+        if state:
+            self.store.save_state(client, (request.period, request.round), save(state), request.keep_from)
+        return TrainReply(samples=len(pool), arrays={name: vector.numpy() for name, vector in sums.items()})
+
+    def evaluate(self, client: str, request: Evaluate) -> EvaluateReply:
+        """Measure the model on the client's test samples, or on rows of those that all clients have together."""
+        self.flat.load(request.model)
+        periods = self.config.periods or self.stream.periods
+        sums = [WeightedSum()] * periods
+        if request.rows is None:
+            for period in range(periods):
+                sums[period] = metric_sum(self.task, self.flat.model, self.stream.samples(client, period, "test"))
+        else:
+            period, first, last = request.rows
+            samples = self.stream.of_period(period, "test")[slice(first, last)]
+            sums[period] = metric_sum(self.task, self.flat.model, samples)
+        return EvaluateReply(totals=[found.total for found in sums], weights=[found.weight for found in sums])
+
+    def select(self, client: str, request: Select) -> KeptReply:
+        """Choose alone, and keep the choice."""
+        pool, replay = self.pool(client, request.period), self.config.replay
+        if replay.strategy == ALL:
+            return self._keep(client, request, pool, np.arange(len(pool)))
+        found = choose(
+            self.gradients(client, pool, request.model),
+            budget=replay.budget_of(client, pool.offered),
+            method=replay.strategy,
+            seed=generator(self.config.seed, client, request.period, "selection"),
+            features=self._columns(pool, request.model)["features"],
+            new=pool.new,
+            seen=pool.seen,
+            **replay.options,
+        )
+        return self._keep(client, request, pool, found.indices)
+
+    def _columns(self, pool: ClientPool, model: NDArray[Any]) -> dict[str, Any]:
+        """Return the columns that selectors and coordination methods may ask for; some are computed on demand."""
+        samples = pool.samples
+
+        def found() -> Any:
+            self.flat.load(model)
+            return features(self.task, self.flat.model, samples)
+
+        def losses() -> Any:
+            self.flat.load(model)
+            self.flat.model.eval()
+            with torch.no_grad():
+                return self.task.per_sample_loss(self.flat.model, self.task.collate(samples)).numpy()
+
+        given = {name: getattr(samples, name) for name in ("label", "arrived", "timestamp", "weight")}
+        return {**samples.extras, **given, "features": found, "losses": losses}
+
+    def contribute(self, client: str, request: Contribute) -> ContributeReply:
+        """Answer a broadcast."""
+        session = self._session(client, request)
+        found = session.contribute(
+            request.session, request.data or None, secure=request.secure, attempt=request.attempt
+        )
+        self.store.save_session(client, session.state())
+        return ContributeReply(data=found.data, basis=found.basis, dimension=found.dimension)
+
+    def secure_step(self, client: str, request: SecureStep) -> ContributeReply:
+        """Take one step of a secure sum."""
+        session = self._session(client, request)
+        data = session.step(request.session, request.step, request.round, request.data)
+        self.store.save_session(client, session.state())  # better no answer than two different ones
+        return ContributeReply(data=data)
+
+    def settle(self, client: str, request: Settle) -> KeptReply:
+        """Keep what the last broadcast makes the client choose."""
+        pool = self.pool(client, request.period)
+        kept = self._session(client, request).finish(request.session, request.data or None)
+        return self._keep(client, request, pool, kept)
+
+    def _session(self, client: str, request: Request) -> Session:
+        def make() -> Client:
+            pool, replay = self.pool(client, request.period), self.config.replay
+            return Client(
+                client,
+                self.gradients(client, pool, request.model),
+                replay.budget_of(client, pool.offered),
+                run=run_name(self.config),
+                period=request.period,
+                seed=self.config.seed,
+                method=replay.strategy,
+                minimum_pool=replay.minimum_pool,
+                **replay.options,
+            )
+
+        return Session(make, self.store.session(client))
+
+    def _keep(
+        self,
+        client: str,
+        request: Request,
+        pool: ClientPool,
+        indices: NDArray[np.int64],
+        weights: NDArray[np.floating] | None = None,
+    ) -> KeptReply:
+        """Put the chosen samples into the client's buffer, with what hooks want to keep beside them."""
+        kept = pool.samples[indices]
+        if weights is not None:
+            kept = kept.replaced(weight=weights)
+        keeping = self._methods.overriding("keep")
+        if keeping:
+            self.flat.load(request.model)
+            turn = self._turn(client, request)
+            about = (self._methods, self.flat, self.task, pool.samples, self.config.federated, turn)
+            seen = contexts(*about, **self._given(client, request))
+            for name, hook in keeping.items():
+                found = hook.keep(seen[name], kept)
+                if not isinstance(found, Samples) or not np.array_equal(found.ids, kept.ids):
+                    raise InputError(f"{name!r} {turn}: keep must return the samples that it got, in their order")
+                kept = found
+        self.store.replace(Buffer(client, request.period, pool.offered, items_of(kept)))
+        return KeptReply(kept=len(kept), held=request.period)
+
+    def inspect(self, client: str) -> KeptReply:
+        """Say what the client holds."""
+        buffer = self.store.load(client)
+        return KeptReply(kept=len(buffer.items), held=buffer.period)
+
+    def gradients(self, client: str, pool: ClientPool, model: NDArray[Any]) -> PoolGradients:
+        """Return the gradients of a pool at a model, from the scratch folder if they are there."""
+        given = self.config.gradients
+        sketch = {"size": given.sketch_size, "seed": self.config.seed} if given.backend == "sketch" else {}
+        path = self.scratch / f"{pool.period}-{self._numbers[client]}.safetensors"
+
+        def loss(module: nn.Module, views: Any) -> Tensor:
+            return torch.stack([self.task.per_sample_loss(module, batch) for batch in views]).sum(dim=0)
+
+        def build() -> Any:
+            self.flat.load(model)
+            views = [self.task.collate(pool.samples, view(self.config.seed, k)) for k in range(given.num_views)]
+            return gradient_matrix(
+                self.flat.model,
+                loss,
+                views,
+                given.backend,
+                parameters=given.parameters,
+                batch_first=self.task.batch_first,
+                probe_cache=self._probe_cache,
+                memory_limit=given.memory_mb * 2**20,
+                **sketch,
+            )
+
+        def cached() -> dict[str, NDArray[Any]]:
+            if not path.exists():
+                matrix = build()
+                arrays = {"gram": np.ascontiguousarray(matrix.gram())}
+                if sketch:
+                    arrays["rows"] = np.ascontiguousarray(matrix.rows())
+                with replacing(path, durable=False, private=True) as temporary:
+                    save_file(arrays, temporary)
+            return dict(load_file(path))
+
+        return PoolGradients(len(pool), contribution_length(self.config, lambda _: self.flat.model), cached, build)
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def contribution_length(config: Config, model: Callable[[int], nn.Module]) -> int:
+    """Return how many numbers a contribution has: the sketch's size, or the number of parameters that count."""
+    given = config.gradients
+    return given.sketch_size if given.backend == "sketch" else select_parameters(model(0), given.parameters).dimension
+
+
+def run_name(config: Config) -> str:
+    """Return the name of the run in messages of a coordination."""
+    return f"{config.replay.strategy}-{config.seed}"
+
+
+def expected_arrays(methods: Methods, request: Request) -> Mapping[str, str]:
+    """Return which arrays a reply to this request must bring."""
+    if isinstance(request, Train):
+        return dict.fromkeys([CHANGE, *methods.round_sums], "vector")
+    return dict.fromkeys(methods.period_sums, "vector") if isinstance(request, FinishPeriod) else {}

@@ -1,0 +1,467 @@
+"""The configuration of a run: TOML, every field with its default, what it means and the paper's value.
+
+`Config.load` reads a file, `PRESETS` are complete configurations to start from, `Config.toml` writes one with comments.
+Wrong names and values are refused with the nearest right one before any work starts.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from datetime import date, time
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coreplay.coordination.client import MINIMUM_POOL
+from coreplay.data.sources import check_source
+from coreplay.errors import InputError, unknown
+from coreplay.files import read_toml, reading
+from coreplay.learning import Methods
+from coreplay.plugins import load_plugins, resolve
+from coreplay.runtime.strategy import ALL, NONE, check_strategy, is_coordinated
+from coreplay.runtime.tracker import check_trackers
+from coreplay.tasks.api import check_task
+from coreplay.tasks.bert import OF_NEW_MODELS
+from coreplay.validation import problem
+
+PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES = ("processes", "serial", "flower-simulation", "flower")
+GIVEN = "given"  # the name of a stream or a task that is passed to `run` as an object
+
+
+def _field(default: Any, meaning: str, paper: str | None = None, **limits: Any) -> Any:
+    text = meaning if paper is None else f"{meaning} Paper: {paper}."
+    return Field(default_factory=lambda: default, description=text, **limits)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class StreamConfig(_Part):
+    """Where the data comes from."""
+
+    source: str = _field(
+        "synthetic", "Name of the data source; `coreplay data sources` lists them.", "a voice assistant's users"
+    )
+    options: dict[str, Any] = _field({}, "Options of the source, such as path, num_clients or num_periods.")
+    num_clients: int | None = _field(
+        None, "Number of clients to sample at random from the source; all clients if absent.", "1000", ge=1
+    )
+    client_seed: int = _field(
+        0, "Seed of that random sample, so that strategies can be compared on the same clients.", ge=0
+    )
+
+
+class TaskConfig(_Part):
+    """What is learnt."""
+
+    name: str = _field(
+        "masked_lm", "Name of the task: masked_lm, text_classification or image_classification.", "masked_lm"
+    )
+    options: dict[str, Any] = _field({}, "Options of the task, such as num_layers, hidden_size or vocabulary_size.")
+
+
+class FederatedConfig(_Part):
+    """How the clients' models are combined into one."""
+
+    algorithm: str = _field(
+        "fedavg", "Federated algorithm: fedavg, fedprox, fedavgm, fedadagrad, fedadam or fedyogi.", "fedavg"
+    )
+    options: dict[str, Any] = _field({}, "Options of the algorithm, such as mu or server_lr.")
+    rounds: int = _field(10, "Number of training rounds per period.", "not given", ge=1)
+    first_rounds: int | None = _field(
+        None, "Number of rounds in the first period, which starts from an untrained model; `rounds` if absent.", ge=1
+    )
+    clients_per_round: int | None = _field(
+        None, "Number of clients sampled for each round; all clients with new data if absent.", ge=1
+    )
+    epochs: int = _field(1, "Number of passes of a client over its data per round.", "not given", ge=1)
+    batch_size: int = _field(16, "Number of samples per training step.", "not given", ge=1)
+    optimizer: Literal["sgd", "adamw"] = _field("sgd", "Optimizer of the clients: sgd or adamw.", "not given")
+    learning_rate: float = _field(0.1, "Learning rate of the clients.", "not given", gt=0)
+    momentum: float = _field(0.0, "Momentum of the clients' sgd.", ge=0, lt=1)
+    weight_decay: float = _field(0.0, "Weight decay of the clients' optimizer.", ge=0)
+    max_grad_norm: float = _field(1.0, "Gradient-norm clipping threshold; 0 disables it.", ge=0)
+    max_weight_ratio: float = _field(
+        10.0, "Upper limit of a client's aggregation weight, as a multiple of the round's median; 0 disables it.", ge=0
+    )
+
+    def rounds_of(self, period: int) -> int:
+        """Return how many rounds a period has."""
+        return self.first_rounds or self.rounds if period == 0 else self.rounds
+
+    def rounds_before(self, period: int) -> int:
+        """Return how many rounds all periods before this one have.
+
+        >>> FederatedConfig(rounds=4, first_rounds=10).rounds_before(2), FederatedConfig(rounds=4).rounds_before(2)
+        (14, 8)
+        """
+        return self.rounds_of(0) + self.rounds * (period - 1) if period else 0
+
+
+class ContinualConfig(_Part):
+    """How clients learn so that they do not forget, besides replay."""
+
+    methods: list[str] = _field([], "The continual methods, in the order in which they apply.", "none")
+    options: dict[str, dict[str, Any]] = _field({}, "The options of each method, by its name.")
+
+
+class ReplayConfig(_Part):
+    """What the clients keep."""
+
+    strategy: str = _field(
+        "corrective", "How buffers are filled: none, full_history, a selector or a coordination method.", "several"
+    )
+    options: dict[str, Any] = _field({}, "Options of the strategy.")
+    budget: int = _field(20, "Number of samples that a client may keep.", "5 to 100", ge=1)
+    budget_fraction: float | None = _field(
+        None, "Budget as a fraction of all samples that a client has received, instead of `budget`.", gt=0, le=1
+    )
+    max_budget: int | None = _field(None, "Upper limit of the budget that `budget_fraction` gives.", ge=1)
+    client_budgets: dict[str, int] = _field({}, "Budgets of individual clients by name, instead of the above.")
+    coordination_rounds: int = _field(4, "Number of rounds of a coordination.", "1 to 4", ge=0)
+    minimum_pool: int = _field(
+        MINIMUM_POOL, "Smallest pool that takes part in a coordination; smaller ones select alone.", ge=0
+    )
+    secure: bool = _field(
+        False, "Coordinate through secure aggregation: the server sees no individual client's contribution."
+    )
+
+    def budget_of(self, client: str, offered: int) -> int:
+        """Return the budget of a client that has received `offered` samples in total.
+
+        >>> ReplayConfig(client_budgets={"bo": 3}, budget_fraction=0.1).budget_of("bo", 52)
+        3
+        >>> ReplayConfig(budget_fraction=0.1, max_budget=40).budget_of("cy", 10**9)
+        40
+        """
+        if client in self.client_budgets:
+            return self.client_budgets[client]
+        if self.budget_fraction is None:
+            return self.budget
+        found = max(1, round(self.budget_fraction * offered))
+        return found if self.max_budget is None else min(found, self.max_budget)
+
+    def usual_budget(self) -> float | None:
+        """Return the budget or the budget fraction; None for a strategy that does not select.
+
+        >>> [ReplayConfig(**given).usual_budget() for given in ({}, {"budget_fraction": 0.1}, {"strategy": "none"})]
+        [20, 0.1, None]
+        """
+        return None if self.strategy in (NONE, ALL) else self.budget_fraction or self.budget
+
+    def label(self) -> str:
+        """Return how tables and figures call the strategy, whatever the budget.
+
+        >>> ReplayConfig().label(), ReplayConfig(strategy="polished", options={"moves": 0}).label()
+        ('corrective, 4 rounds', 'polished (moves=0)')
+        """
+        name, options = self.strategy, [f"{key}={value}" for key, value in self.options.items()]
+        if is_coordinated(name):
+            name += f", {self.coordination_rounds} round{'' if self.coordination_rounds == 1 else 's'}"
+            options += [f"minimum_pool={self.minimum_pool}"] if self.minimum_pool != MINIMUM_POOL else []
+            options += ["secure"] if self.secure else []
+        return f"{name} ({', '.join(options)})" if options else name
+
+    def budget_label(self) -> str:
+        """Return how tables and figures call the budget.
+
+        >>> ReplayConfig().budget_label(), ReplayConfig(budget_fraction=0.1).budget_label()
+        ('20', '10 %')
+        """
+        usual = str(self.budget) if self.budget_fraction is None else f"{100 * self.budget_fraction:g} %"
+        return f"{usual}, own of {len(self.client_budgets)}" if self.client_budgets else usual
+
+
+class GradientsConfig(_Part):
+    """The gradients that selections are based on."""
+
+    backend: Literal["sketch", "factored", "dense"] = _field(
+        "sketch",
+        "sketch stores `sketch_size` numbers per sample between rounds; factored and dense are exact.",
+        "exact",
+    )
+    sketch_size: int = _field(4096, "Length of a sample's gradient sketch.", ge=1)
+    parameters: list[str] | None = _field(
+        None, "Name patterns of the parameters whose gradients are used; all parameters if absent.", "all"
+    )
+    num_views: int = _field(
+        1, "Number of random views (masks) per sample whose gradients are averaged.", "not given", ge=1
+    )
+    memory_mb: int = _field(1024, "Memory limit for one client's gradients, in megabytes.", ge=1)
+
+
+class EngineConfig(_Part):
+    """Where the run is executed. Results do not depend on `workers`."""
+
+    name: str = _field(
+        "processes",
+        "Engine: processes (worker processes), serial (the calling process), flower-simulation (Ray) or flower (real "
+        "clients).",
+    )
+    workers: int | None = _field(
+        None, "Number of worker processes, which the engine flower does not use; one per core if absent.", ge=1
+    )
+    aggregation_groups: int = _field(
+        16, "Number of partial sums per round; it fixes the order of additions and so the exact result.", ge=1
+    )
+    checkpoint_seconds: float = _field(30.0, "Minimum time between checkpoints within a period, in seconds.", ge=0)
+    connection: str | None = _field(None, "flower: name of the connection in Flower's own configuration.")
+    min_clients: int = _field(1, "flower: number of connected clients required to start.", ge=1)
+    quorum: float = _field(0.5, "Flower engines: fraction of the requested clients that must reply.", ge=0, le=1)
+    timeout: float = _field(600.0, "Flower engines: seconds to wait for a client's reply.", gt=0)
+    max_in_flight: int | None = _field(
+        None,
+        "Flower engines: maximum number of unanswered requests; if absent, one more than the workers on Ray, else 64.",
+        ge=1,
+    )
+
+
+class Config(_Part):
+    """A whole run.
+
+    >>> Config().replay.budget, Config(seed=3).seed
+    (20, 3)
+    """
+
+    seed: int = _field(0, "Seed of every random choice, together with the client, the period and the purpose.", ge=0)
+    periods: int | None = _field(None, "Number of periods to run; all periods of the stream if absent.", "10", ge=1)
+    baseline: str | None = _field(
+        None, "Folder of a run without replay, against which the relative change is computed."
+    )
+    plugins: list[str] = _field(
+        [],
+        "Files or modules of your own that register selectors, algorithms, continual methods, tasks or sources.",
+    )
+    trackers: list[str] = _field([], "Trackers that also receive the metrics: tensorboard, mlflow.")
+    stream: StreamConfig = _field(StreamConfig(), StreamConfig.__doc__ or "")
+    task: TaskConfig = _field(TaskConfig(), TaskConfig.__doc__ or "")
+    federated: FederatedConfig = _field(FederatedConfig(), FederatedConfig.__doc__ or "")
+    continual: ContinualConfig = _field(ContinualConfig(), ContinualConfig.__doc__ or "")
+    replay: ReplayConfig = _field(ReplayConfig(), ReplayConfig.__doc__ or "")
+    gradients: GradientsConfig = _field(GradientsConfig(), GradientsConfig.__doc__ or "")
+    engine: EngineConfig = _field(EngineConfig(), EngineConfig.__doc__ or "")
+
+    @classmethod
+    def load(
+        cls, path: Path | str, changes: Mapping[str, Any] | None = None, *, plugins: Iterable[str] = ()
+    ) -> "Config":
+        """Read a TOML file and load its plugins, which are relative to the file's folder.
+
+        `changes` are values by dotted name, such as {"replay.budget": 5}; `plugins` are added to those of the file, and
+        are relative to the current folder.
+        """
+        return cls.read(path, changes).with_plugins(Path(path).parent, plugins).checked()
+
+    @classmethod
+    def read(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> "Config":
+        """Read a TOML file without loading its plugins: what they register need not be known here."""
+        with reading(path, "TOML", "config"):
+            return cls._shaped(read_toml(path, "config"), changes, where=f"config {str(path)!r}")
+
+    @classmethod
+    def make(
+        cls,
+        data: Mapping[str, Any],
+        changes: Mapping[str, Any] | None = None,
+        *,
+        where: str = "config",
+        base: Path | str = ".",
+        plugins: Iterable[str] = (),
+    ) -> "Config":
+        """Check nested data with changes by dotted name, and make a configuration of it.
+
+        A preset may be named by the key `preset`: the rest changes it. Plugins in the data are relative to `base`.
+        """
+        return cls._shaped(data, changes, where).with_plugins(base, plugins).checked()
+
+    def with_plugins(self, base: Path | str, more: Iterable[str] = ()) -> "Config":
+        """Return the configuration with the paths of plugins made absolute, and more plugins of the current folder."""
+        found = [resolve(name, base) for name in self.plugins] + [resolve(name) for name in more]
+        return self.model_copy(update={"plugins": list(dict.fromkeys(found))})
+
+    def checked(self) -> "Config":
+        """Return the configuration after `check_names`."""
+        self.check_names()
+        return self
+
+    def check_names(self) -> None:
+        """Load the plugins, and refuse names and options of anything that is not known then."""
+        load_plugins(self.plugins)
+        if self.engine.name not in ENGINES:
+            raise unknown("engine", self.engine.name, ENGINES)
+        # real clients may add to the server's options what their own data needs
+        if self.stream.source != GIVEN:
+            check_source(self.stream.source, self.stream.options, complete=self.engine.name != FLOWER)
+        if self.task.name != GIVEN:
+            check_task(self.task.name, self.task.options)
+        for hook in self.methods().hooks.values():
+            hook.check(self.federated)
+        check_strategy(self.replay.strategy, self.replay.options)
+        check_trackers(self.trackers)
+
+    def methods(self) -> Methods:
+        """Return the algorithm and the continual methods of the run."""
+        chosen = {name: self.continual.options.get(name, {}) for name in self.continual.methods}
+        for name in self.continual.options:
+            if name not in chosen:
+                raise InputError(
+                    f"continual.options.{name} are options of a method that continual.methods does not name"
+                )
+        return Methods(self.federated.algorithm, self.federated.options, chosen)
+
+    @classmethod
+    def _shaped(cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None, where: str) -> "Config":
+        merged: dict[str, Any] = {}
+        given = deepcopy(dict(data))
+        for name, value in (changes or {}).items():
+            nested: Any = value
+            for key in reversed(name.split(".")):
+                nested = {key: nested}
+            _merge(given, nested)
+        if "preset" in given:
+            merged = preset(str(given.pop("preset")))
+            if _pretrained(given) is not None:  # it has its own size and vocabulary
+                for option in OF_NEW_MODELS:
+                    merged["task"]["options"].pop(option, None)
+        _merge(merged, given)
+        try:
+            config = cls.model_validate(merged)
+        except ValidationError as error:
+            raise explained(error, cls, where) from None
+        if config.replay.max_budget is not None and config.replay.budget_fraction is None:
+            raise InputError(
+                f"{where}: replay.max_budget = {config.replay.max_budget} limits what replay.budget_fraction gives, "
+                "which is not set: set replay.budget instead"
+            )
+        for name, budget in config.replay.client_budgets.items():
+            if budget < 1:
+                raise InputError(
+                    f"{where}: budget of client {name!r} in replay.client_budgets must be at least 1: {budget}"
+                )
+        return config
+
+    def toml(self) -> str:
+        """Return the configuration as TOML, each value with its meaning as a comment.
+
+        >>> "budget = 20" in Config().toml()
+        True
+        """
+        return "\n".join(_written(self, "")) + "\n"
+
+
+_TINY: dict[str, Any] = {"vocabulary_size": 8192, "max_length": 32}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {
+        "stream": {"source": "synthetic", "options": {"num_clients": 1000, "num_periods": 10}},
+        "task": {"name": "masked_lm", "options": _TINY},
+        "federated": {"rounds": 10, "clients_per_round": 100, "learning_rate": 0.5},
+        "replay": {"strategy": "corrective", "budget": 20},
+    },
+    "small": {
+        "stream": {"source": "synthetic", "options": {"num_clients": 30, "num_periods": 5}},
+        "task": {
+            "name": "masked_lm",
+            "options": {
+                "num_layers": 2,
+                "hidden_size": 64,
+                "num_heads": 4,
+                "intermediate_size": 128,
+                "vocabulary_size": 1024,
+                "max_length": 24,
+            },
+        },
+        "federated": {"rounds": 8, "optimizer": "adamw", "learning_rate": 0.003},
+        "replay": {"strategy": "corrective", "budget": 5},
+        "gradients": {"sketch_size": 1024},
+    },
+}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Return a copy of a preset's values.
+
+    >>> sorted(PRESETS)
+    ['paper', 'small']
+    """
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return deepcopy(PRESETS[name])
+
+
+def _pretrained(given: Mapping[str, Any]) -> Any:
+    """Return the pretrained model that a configuration starts from, if it names one."""
+    found: Any = given
+    for key in ("task", "options", "pretrained"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            _merge(target[key], value)
+        else:
+            target[key] = deepcopy(value)
+
+
+def explained(error: ValidationError, model: type[BaseModel], where: str) -> InputError:
+    """Say in one line what is wrong with the first wrong value, with the nearest name for an unknown one."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"]]
+    name = ".".join(place)
+    if first["type"] == "extra_forbidden":
+        part = model
+        for key in place[:-1]:
+            part = type(part.model_fields[key].get_default(call_default_factory=True))
+        section = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
+        return InputError(f"{where}: {unknown('key', place[-1], part.model_fields, of=section)}")
+    return InputError(f"{where}: {name} = {first['input']!r}: {problem([first])}")
+
+
+def _written(part: _Part, prefix: str) -> list[str]:
+    lines: list[str] = []
+    tables: list[str] = []
+    for name, field in type(part).model_fields.items():
+        value = getattr(part, name)
+        if isinstance(value, _Part):
+            tables += ["", f"# {field.description}", f"[{prefix}{name}]", *_written(value, f"{prefix}{name}.")]
+            continue
+        lines.append(f"# {field.description}")
+        lines.append(f"# {name} =" if value is None else f"{name} = {toml_value(value)}")
+    return lines + tables
+
+
+def toml_value(value: Any) -> str:
+    """Write a value as TOML: JSON does for all but tables."""
+    if isinstance(value, Mapping):
+        given = {k: v for k, v in value.items() if v is not None}  # TOML has no word for nothing
+        inner = ", ".join(f"{json.dumps(str(k), ensure_ascii=False)} = {toml_value(v)}" for k, v in given.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # inf, -inf, nan: JSON has other words for them
+    if value is None:
+        raise InputError("a list in the configuration holds None, which TOML can't say: leave it out of the list")
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return json.dumps(value, ensure_ascii=False)
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted name.
+
+    >>> flatten({"stream": {"options": {"num_clients": 5}}, "seed": 0})
+    {'stream.options.num_clients': 5, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= flatten(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found

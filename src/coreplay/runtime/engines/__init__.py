@@ -1,0 +1,1 @@
+"""Engines on one machine: in the calling process, or in worker processes."""

@@ -1,0 +1,142 @@
+"""The server's side of choosing what clients keep, alone or jointly, over any engine."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from coreplay.coordination import Answer, CoordinationSpec, RoundResult, SecureSumError, run_rounds
+from coreplay.coordination.messages import Broadcast
+from coreplay.runtime.engine import Engine, QuorumError, refuse
+from coreplay.runtime.events import Observe, Problem
+from coreplay.runtime.requests import (
+    Arrays,
+    Contribute,
+    ContributeReply,
+    KeptReply,
+    Request,
+    SecureStep,
+    Select,
+    Settle,
+)
+
+
+class EngineTransport:
+    """Carries a coordination over an engine; the model goes with each request to clients that may not have it."""
+
+    def __init__(self, engine: Engine, period: int, arrays: Arrays, observe: Observe) -> None:
+        self._engine, self._period, self._arrays, self._observe = engine, period, arrays, observe
+        self.session = uuid.uuid4().hex  # tells one coordination from another, also of the same period after a resume
+        self.answered: set[str] = set()
+        self._missing: dict[str, str] = {}
+
+    def contribute(
+        self, clients: Sequence[str], broadcast: bytes | None, *, secure: bool, attempt: int
+    ) -> Iterator[tuple[str, Answer]]:
+        """Let clients answer a broadcast."""
+        self._engine.discover(self._observe)
+        round = 0 if broadcast is None else Broadcast.from_bytes(broadcast).round + 1
+        request = Contribute(
+            run=self._engine.run_id,
+            period=self._period,
+            round=round,
+            arrays=self._arrays,
+            data=broadcast or b"",
+            session=self.session,
+            secure=secure,
+            attempt=attempt,
+        )
+        self._missing = {}
+        for client, reply in self._ask(dict.fromkeys(clients, request)):
+            self.answered.add(client)
+            yield client, Answer(reply.data, reply.basis, reply.dimension)
+        if not attempt:
+            self._engine.check_quorum(len(clients), self._missing, f"coordination, period {self._period}")
+
+    def step(self, step: str, round: int, messages: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Let clients take one step of a secure sum."""
+        about: dict[str, Any] = {
+            "run": self._engine.run_id,
+            "period": self._period,
+            "round": round,
+            "session": self.session,
+        }
+        requests = {c: SecureStep(**about, step=step, data=data) for c, data in messages.items()}
+        return {client: reply.data for client, reply in self._ask(requests)}
+
+    def refuse(self, client: str, problem: str) -> None:
+        """Record what is wrong with a client's answer; without a client it is about the whole sum."""
+        if client:
+            refuse(client, problem, self._observe, self._missing)
+        else:
+            self._observe(Problem(problem))
+
+    def _ask(self, requests: Mapping[str, Request]) -> Iterator[tuple[str, ContributeReply]]:
+        for client, reply in self._engine.ask(list(requests.items()), self._observe, self._missing):
+            if isinstance(reply, ContributeReply):
+                yield client, reply
+            else:
+                self.refuse(client, "sent a reply of another kind")
+
+
+def coordinate(
+    engine: Engine,
+    spec: CoordinationSpec,
+    clients: Sequence[str],
+    budgets: Mapping[str, int],
+    arrays: Arrays,
+    most_kept: Callable[[str], int],
+    observe: Observe,
+    report: Callable[[RoundResult], None],
+) -> set[str]:
+    """Let clients choose jointly, and each keep its choice; return those who did.
+
+    `budgets` names those of the `clients` that take part in the exchange; the others choose alone.
+    """
+    transport = EngineTransport(engine, spec.period, arrays, observe)
+    try:
+        broadcast = run_rounds(transport, spec, budgets, report)
+    except SecureSumError as error:
+        raise QuorumError(str(error)) from None
+    about: dict[str, Any] = {
+        "run": engine.run_id,
+        "period": spec.period,
+        "session": transport.session,
+        "arrays": arrays,
+    }
+    requests: list[tuple[str, Request]] = [
+        (client, Settle(**about, data=(broadcast or b"") if client in transport.answered else b""))
+        for client in clients
+    ]
+    return _kept(engine, requests, spec.period, most_kept, observe)
+
+
+def select(
+    engine: Engine,
+    period: int,
+    clients: Sequence[str],
+    arrays: Arrays,
+    most_kept: Callable[[str], int],
+    observe: Observe,
+) -> set[str]:
+    """Let each client choose alone, and keep its choice; return those who did."""
+    request = Select(run=engine.run_id, period=period, arrays=arrays)
+    return _kept(engine, [(client, request) for client in clients], period, most_kept, observe)
+
+
+def _kept(
+    engine: Engine,
+    requests: Sequence[tuple[str, Request]],
+    period: int,
+    most_kept: Callable[[str], int],
+    observe: Observe,
+) -> set[str]:
+    missing: dict[str, str] = {}
+    engine.discover(observe)
+    for client, reply in engine.ask(requests, observe, missing):
+        most = most_kept(client)
+        if not isinstance(reply, KeptReply) or not 0 <= reply.kept <= most:
+            refuse(client, f"must say how many samples it keeps, from 0 to {most}", observe, missing)
+            continue
+        engine.sizes[client] = reply.kept
+    engine.check_quorum(len(requests), missing, f"selection, period {period}")
+    return {client for client, _ in requests} - missing.keys()
