@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
 from coreplay.coordination import coordination_methods
-from coreplay.files import replacing
+from coreplay.files import atomic_write
 from coreplay.learning.parameter_vector import FlatModel
 from coreplay.replay import Store
 from coreplay.runtime.api import prepare
@@ -48,7 +48,7 @@ def sketches(path: Path, kept: Path) -> tuple[list[Floats], int]:
                 if len(things.stream.samples(client, period)) and len(pool) > config.replay.budget:
                     matrix = runtime.gradients(client, pool, checkpoint.values)
                     found[str(number)] = np.array([matrix.combine(unit) for unit in np.eye(len(pool))], np.float32)
-        with replacing(kept) as temporary:
+        with atomic_write(kept) as temporary:
             save_file(found, temporary)
     rows = load_file(kept)
     return [rows[name] for name in sorted(rows, key=int)], config.replay.budget

@@ -27,7 +27,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 import coreplay
 from coreplay.coordination import Contribution
-from coreplay.files import replacing
+from coreplay.files import atomic_write
 from coreplay.runtime.run_dir import versions
 
 WORDS, TOKENS, MASKED, MASK, FIRST = 30_522, 12, 2, 4, 5
@@ -93,7 +93,7 @@ def gradients(options: argparse.Namespace, seed: int) -> tuple[Floats, Floats]:
         size = parameters(model) // FEWER
         sketch = coreplay.gradient_matrix(model, loss, union, "sketch", size=size, seed=seed)
         rows = np.array([sketch.combine(unit) for unit in np.eye(len(gram))])
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             np.savez(temporary, gram=gram, sketch=rows)
         print(
             f"set {seed}: gram and sketches of {len(gram)} gradients in {time.perf_counter() - began:.0f} s", flush=True

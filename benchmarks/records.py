@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 from coreplay.errors import InputError
-from coreplay.files import replacing
+from coreplay.files import atomic_write
 
 NAMES = ("config.toml", "versions.json", "metrics.jsonl", "coordination.jsonl", "buffers.jsonl", "summary.json")
 WHEN = (1980, 1, 1, 0, 0, 0)  # the first moment that the format knows
@@ -24,7 +24,7 @@ def pack(sweep: Path, file: Path) -> int:
     runs = sorted(path.parent for path in sweep.glob("runs/*/summary.json"))
     if not runs:
         raise InputError(f"there is no finished run in {str(sweep / 'runs')!r}")
-    with replacing(file) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+    with atomic_write(file) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for path in (run / name for run in runs for name in NAMES):
             if path.exists():
                 entry = zipfile.ZipInfo(str(path.relative_to(sweep)), WHEN)

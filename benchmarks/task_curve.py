@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.common import header
 from coreplay.data import FederatedStream, Samples, load
-from coreplay.files import replacing, write_text
+from coreplay.files import atomic_write, write_text
 from coreplay.tasks import Task, batches, evaluate, make
 from coreplay.tasks.masked_lm import MaskedLM
 
@@ -76,7 +76,7 @@ def drawn(curves: dict[str, tuple[Curve, float]], title: str, path: Path) -> Non
     axes.set_yscale("log")
     axes.set(xlabel="epoch", ylabel="test perplexity, all periods", title=title)
     axes.legend(fontsize=8)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         chart.savefig(temporary, dpi=100)
 
 

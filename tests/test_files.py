@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from coreplay import InputError
-from coreplay.files import alone_in, claim, read_json, read_json_lines, replacing, write_json, write_text
+from coreplay.files import (
+    atomic_write,
+    check_output_dir,
+    exclusive_lock,
+    read_json,
+    read_json_lines,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -15,7 +23,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     write_text(target, "old")
 
     def fail():
-        with replacing(target) as temporary:
+        with atomic_write(target) as temporary:
             temporary.write_text("half")
             raise RuntimeError("disk full")
 
@@ -39,21 +47,21 @@ def test_json_round_trip_and_damage(tmp_path):
 
 def test_a_folder_is_claimed_only_if_it_holds_nothing_else(tmp_path):
     folder = tmp_path / "out"
-    assert claim(folder, ["a.json"]) is False
+    assert check_output_dir(folder, ["a.json"]) is False
     write_json(folder / "a.json", 1)
-    assert claim(folder, ["a.json", "b.json"]) is True
+    assert check_output_dir(folder, ["a.json", "b.json"]) is True
     half = folder / ".writing-0123456789abcdef.png"  # as a kill leaves it
     half.touch()
-    assert claim(folder, ["a.json", "b.json"]) is True
+    assert check_output_dir(folder, ["a.json", "b.json"]) is True
     assert not half.exists()
     with pytest.raises(InputError, match=r"holds other files, such as 'a\.json': choose a new or empty folder"):
-        claim(folder, ["b.json"])
+        check_output_dir(folder, ["b.json"])
     with pytest.raises(InputError, match="is a file: choose a folder"):
-        claim(folder / "a.json", ["b.json"])
+        check_output_dir(folder / "a.json", ["b.json"])
 
 
 def test_a_private_file_is_for_its_user_alone(tmp_path, modes):
-    with replacing(tmp_path / "new/deep/samples.bin", private=True) as temporary:
+    with atomic_write(tmp_path / "new/deep/samples.bin", private=True) as temporary:
         assert modes(tmp_path)[str(temporary.relative_to(tmp_path))] == 0o600  # also while it is written
         temporary.write_bytes(b"play jazz")
     write_text(tmp_path / "open/table.md", "numbers")
@@ -86,6 +94,6 @@ def test_what_a_kill_left_half_written_is_swept_when_the_folder_is_taken(tmp_pat
     half, other = tmp_path / ".writing-0123456789abcdef.json", tmp_path / ".writing-notes"
     half.touch()
     other.touch()
-    with alone_in(tmp_path):
+    with exclusive_lock(tmp_path):
         assert not half.exists()
     assert other.exists()

@@ -6,7 +6,7 @@ neither torch nor Flower until something that uses them is called.
 
 from typing import TYPE_CHECKING
 
-from coreplay.lazy import lazily
+from coreplay.lazy import lazy_getattr
 
 __version__ = "0.1.0"
 
@@ -34,6 +34,8 @@ _HOMES = {
     "Task": "coreplay.tasks",
     "algorithm": "coreplay.learning.hooks",
     "algorithms": "coreplay.learning.hooks",
+    "continual_method": "coreplay.learning",
+    "continual_methods": "coreplay.learning",
     "coordinate": "coreplay.coordination",
     "coordination_method": "coreplay.coordination.method",
     "coordination_methods": "coreplay.coordination",
@@ -54,6 +56,8 @@ __all__ = [
     "__version__",
     "algorithm",
     "algorithms",
+    "continual_method",
+    "continual_methods",
     "coordinate",
     "coordination_method",
     "coordination_methods",
@@ -68,7 +72,7 @@ __all__ = [
 ]
 
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazy_getattr(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

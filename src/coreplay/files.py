@@ -19,7 +19,7 @@ LARGEST = 2**28  # bytes of a text file of ours
 
 
 @contextmanager
-def replacing(target: Path | str, *, durable: bool = True, private: bool = False) -> Iterator[Path]:
+def atomic_write(target: Path | str, *, durable: bool = True, private: bool = False) -> Iterator[Path]:
     """Give a temporary path to write to; it becomes `target` only if the block ends without an error.
 
     The temporary file keeps the suffix of the target, because writers choose a format by it. What need not survive a
@@ -65,7 +65,7 @@ def make_folder(folder: Path, *, private: bool = False) -> None:
 
 
 def is_half_written(name: str) -> bool:
-    """Say whether a file's name is one that `replacing` gives to what it has not finished.
+    """Say whether a file's name is one that `atomic_write` gives to what it has not finished.
 
     >>> is_half_written(".writing-0123456789abcdef.png"), is_half_written("writing.png")
     (True, False)
@@ -74,23 +74,14 @@ def is_half_written(name: str) -> bool:
 
 
 def sweep_halves(folder: Path | str) -> None:
-    """Remove what `replacing` left when it was killed; call it only where nobody else writes into the folder."""
+    """Remove what `atomic_write` left when it was killed; call it only where nobody else writes into the folder."""
     for entry in Path(folder).iterdir():
         if is_half_written(entry.name):
             entry.unlink(missing_ok=True)
 
 
-def may_be_on_hub(place: Path | str) -> bool:
-    """Say whether a place that is not on this machine can be a name on the Hub: NAME or OWNER/NAME.
-
-    >>> may_be_on_hub("owner/model-1.0"), may_be_on_hub("../model"), may_be_on_hub("/srv/models/mine")
-    (True, False, False)
-    """
-    return re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", str(place)) is not None
-
-
 @contextmanager
-def alone_in(folder: Path | str) -> Iterator[None]:
+def exclusive_lock(folder: Path | str) -> Iterator[None]:
     """Make sure that no other process that asks for it works in this folder at the same time; the folder is made."""
     try:
         make_folder(Path(folder))
@@ -113,7 +104,7 @@ def alone_in(folder: Path | str) -> Iterator[None]:
 
 def copy(source: Path | str, target: Path | str, *, private: bool = False) -> None:
     """Copy a file in one step."""
-    with replacing(target, private=private) as temporary:
+    with atomic_write(target, private=private) as temporary:
         shutil.copyfile(source, temporary)
 
 
@@ -128,10 +119,10 @@ def disk_full(error: BaseException) -> bool:
     return any(text in str(error) for text in ("No space left on device", "the disk is full"))
 
 
-def claim(folder: Path | str, names: Iterable[str]) -> bool:
+def check_output_dir(folder: Path | str, names: Iterable[str]) -> bool:
     """Check before the work that results of these names may go into a folder; return whether earlier ones are there.
 
-    A folder that holds anything else is refused: its content would be mixed up with ours, or lost. What `replacing`
+    A folder that holds anything else is refused: its content would be mixed up with ours, or lost. What `atomic_write`
     left when it was killed is removed.
     """
     folder, ours = Path(folder), set(names)
@@ -151,7 +142,7 @@ def claim(folder: Path | str, names: Iterable[str]) -> bool:
 
 def write_text(target: Path | str, text: str) -> None:
     """Write a text file in one step."""
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -5,10 +5,10 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_getattr(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package whose names live in the given modules.
 
-    >>> lazily("letters", {"sqrt": "math"})("sqrt")(9)
+    >>> lazy_getattr("letters", {"sqrt": "math"})("sqrt")(9)
     3.0
     """
 

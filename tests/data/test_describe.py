@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_array
 from scipy.spatial.distance import jensenshannon
 
-from coreplay.cli import main
+from coreplay.cli.main import main
 from coreplay.data import FederatedStream, load, save
 from coreplay.data.describe import between_rows, describe, jensen_shannon, to_the_rest
 from coreplay.report.studies import stream_table, write_stream

@@ -19,7 +19,7 @@ from coreplay.errors import InputError
 from coreplay.experiments import scheduler
 from coreplay.experiments.scheduler import FAILED, FINISHED, RUNNING, SweepStatus, run_sweep
 from coreplay.experiments.sweep import Sweep, _written
-from coreplay.files import alone_in
+from coreplay.files import exclusive_lock
 from coreplay.replay import Store
 from coreplay.runtime import Event, ProcessesEngine, Run, run
 from coreplay.runtime.run_dir import FAILURE
@@ -213,7 +213,7 @@ def test_a_damaged_first_period_is_made_again(whole, tmp_path):
 
 def test_a_folder_has_one_sweep_at_a_time(whole):
     plan, folder, _ = whole
-    with alone_in(folder), pytest.raises(InputError, match="another process is at work"):
+    with exclusive_lock(folder), pytest.raises(InputError, match="another process is at work"):
         run_sweep(SweepStatus(Sweep.make(plan).runs), folder)
 
 
@@ -222,7 +222,7 @@ def test_a_second_sweep_leaves_the_plan_of_the_first_alone(tmp_path):
     (tmp_path / "sweep/sweep.toml").write_text("# the first plan")
     (tmp_path / "other.toml").write_text('strategies = ["none"]\n[run]\npreset = "small"\n')
     command = [sys.executable, "-m", "coreplay", "sweep", str(tmp_path / "other.toml"), "-o", str(tmp_path / "sweep")]
-    with alone_in(tmp_path / "sweep"):
+    with exclusive_lock(tmp_path / "sweep"):
         shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 2
     assert "another process is at work" in shown.stderr
@@ -251,7 +251,7 @@ def test_dates_may_be_values():
 
 def test_a_file_in_the_place_of_the_folder_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"'.*file' can't be made: File exists"), alone_in(tmp_path / "file"):
+    with pytest.raises(InputError, match=r"'.*file' can't be made: File exists"), exclusive_lock(tmp_path / "file"):
         pass
 
 
@@ -336,7 +336,7 @@ def test_ctrl_c_stops_and_says_how_to_go_on(tmp_path):
     heeds = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also where tests run behind "&"
     )
-    script = heeds + "from coreplay.cli import main; main()"
+    script = heeds + "from coreplay.cli.main import main; main()"
     command = [sys.executable, "-c", script, "sweep", str(file), "-o", str(tmp_path / "sweep")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while process.poll() is None and not list((tmp_path / "sweep").glob("runs/*/run.log")):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from coreplay.data.stream import SPLITS, FederatedStream
 from coreplay.errors import InputError
-from coreplay.files import reading, replacing
+from coreplay.files import atomic_write, reading
 
 _KEY = b"coreplay"
 
@@ -42,7 +42,7 @@ def save(stream: FederatedStream, path: Path | str) -> None:
     else:
         columns["text"] = stream.content
     table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
-    with replacing(path, private=True) as temporary:
+    with atomic_write(path, private=True) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 

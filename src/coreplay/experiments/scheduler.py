@@ -19,7 +19,7 @@ from pathlib import Path
 
 from coreplay.errors import InputError
 from coreplay.experiments.sweep import Planned
-from coreplay.files import alone_in, copy, disk_full, write_text
+from coreplay.files import copy, disk_full, exclusive_lock, write_text
 from coreplay.learning import FlatModel
 from coreplay.plugins import check_same_plugins
 from coreplay.runtime import Event, ProcessesEngine, RunFolder, prepare, run
@@ -155,7 +155,7 @@ def run_sweep(
     tick
         Called several times per second while runs are in progress, to display them.
     """
-    with alone_in(folder):
+    with exclusive_lock(folder):
         find_finished(status, Path(folder))
         scheduler = Scheduler(status, Path(folder))
         cores = len(os.sched_getaffinity(0))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from coreplay.lazy import lazily
+from coreplay.lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from coreplay.flower.app import client_app as client_app
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplayBuffer", "SelectionResult", "choose_jointly", "client_app", "next_period", "period_of", "server_app"]
 
-__getattr__ = lazily(
+__getattr__ = lazy_getattr(
     __name__,
     dict.fromkeys(("client_app", "server_app"), "coreplay.flower.app")
     | dict.fromkeys(("SelectionResult", "choose_jointly", "next_period"), "coreplay.flower.selection")

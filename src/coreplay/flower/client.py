@@ -26,7 +26,7 @@ from safetensors.numpy import load_file, save_file
 
 from coreplay.data import FederatedStream, load
 from coreplay.errors import RefusedError
-from coreplay.files import make_folder, read_json, replacing, write_json, write_text
+from coreplay.files import atomic_write, make_folder, read_json, write_json, write_text
 from coreplay.flower.node import Node
 from coreplay.flower.state_lock import state_id
 from coreplay.learning import FlatModel
@@ -144,7 +144,7 @@ class NodeClient:
             digest = hashlib.sha256(values.data).hexdigest()
             if not known.exists() or known.read_text(encoding="utf-8") != digest:
                 shutil.rmtree(folder, ignore_errors=True)  # gradients of another model, from before a resume
-                with replacing(place, private=True) as temporary:
+                with atomic_write(place, private=True) as temporary:
                     save_file({MODEL: values}, temporary)
                 write_text(known, digest)
             return request

@@ -20,7 +20,7 @@ from coreplay.codec import decode, encode
 from coreplay.coordination import Client, Session
 from coreplay.coordination.matrix import Rows
 from coreplay.errors import InputError, RefusedError
-from coreplay.files import replacing
+from coreplay.files import atomic_write
 from coreplay.flower.client import clear_before
 from coreplay.flower.messages import from_record, to_record
 from coreplay.flower.node import Node
@@ -170,7 +170,7 @@ class ReplayBuffer:
                 pool, size = self.join(data, request.period), self.sketch_size
                 matrix: Any = gradient_matrix(model, per_sample_loss, pool, "sketch", size=size, seed=self.seed)
                 rows = np.ascontiguousarray(matrix.rows())
-                with replacing(place, private=True) as temporary:
+                with atomic_write(place, private=True) as temporary:
                     save_file({"rows": rows, "model": np.frombuffer(digest, np.uint8)}, temporary)
         if not place.exists():
             raise RefusedError(f"this client does not have the gradients of period {request.period} any more")
@@ -207,7 +207,7 @@ class ReplayBuffer:
                     items.append(_item(request.period, _payload(data, k), taken))
                 else:
                     items.append(before.items[k - new])
-            with replacing(self._folder / str(request.period) / DIGEST, private=True) as temporary:
+            with atomic_write(self._folder / str(request.period) / DIGEST, private=True) as temporary:
                 temporary.write_bytes(_digest(data))
             store.replace(Buffer(self.client, request.period, before.seen + new, tuple(items)))
         clear_before(self._folder, request.period)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coreplay.errors import InputError
-from coreplay.files import claim, read_text, write_text
+from coreplay.files import check_output_dir, read_text, write_text
 from coreplay.report.charts import records
 from coreplay.report.compare import Group, group_runs
 from coreplay.report.figures import FIGURES
@@ -122,9 +122,9 @@ def _markdown(group: Group, table: Table) -> str:
 def _earlier_files(folder: Path) -> set[Path]:
     """Return the files of an earlier report; refuse a folder that contains anything else."""
     subfolders = [path for path in folder.glob("group-*") if path.is_dir() and re.fullmatch(r"group-\d+", path.name)]
-    claim(folder, FILES | {path.name for path in subfolders})
+    check_output_dir(folder, FILES | {path.name for path in subfolders})
     for path in subfolders:
-        claim(path, FILES)
+        check_output_dir(path, FILES)
     return {path for place in (folder, *subfolders) for path in place.glob("*") if path.is_file()}
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from coreplay.files import replacing
+from coreplay.files import atomic_write
 from coreplay.report.charts import MUTED, Axis, Bars, Chart, Figure, Heatmap, Histograms, Lines, Points, Series, style
 from coreplay.report.html import clean
 
@@ -32,7 +32,7 @@ def save(figure: Figure, *paths: Path) -> None:
     with rc_context(SETTINGS):
         drawing = draw(figure)
         for path in paths:
-            with replacing(path, durable=False) as temporary:
+            with atomic_write(path, durable=False) as temporary:
                 drawing.savefig(temporary, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
             drawing.set_layout_engine("none")  # computed once for all formats: it takes longer than drawing
 

@@ -5,7 +5,7 @@ Names are loaded on first use: a deployed client reads messages in a new process
 
 from typing import TYPE_CHECKING
 
-from coreplay.lazy import lazily
+from coreplay.lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from coreplay.runtime.api import Prepared as Prepared
@@ -48,4 +48,4 @@ _HOMES = {
 _NAMES = {name: f"coreplay.runtime.{module}" for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605
-__getattr__ = lazily(__name__, _NAMES)
+__getattr__ = lazy_getattr(__name__, _NAMES)

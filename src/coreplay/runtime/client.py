@@ -22,7 +22,7 @@ from coreplay.coordination import Client, GradientMatrix, Session
 from coreplay.coordination.matrix import Rows
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError, RefusedError
-from coreplay.files import replacing
+from coreplay.files import atomic_write
 from coreplay.gradients import gradient_matrix
 from coreplay.gradients.problem import select_parameters
 from coreplay.learning import FlatModel, Methods, Turn, train
@@ -364,7 +364,7 @@ class ClientRuntime:
                 arrays = {"gram": np.ascontiguousarray(matrix.gram())}
                 if sketch:
                     arrays["rows"] = np.ascontiguousarray(matrix.rows())
-                with replacing(path, durable=False, private=True) as temporary:
+                with atomic_write(path, durable=False, private=True) as temporary:
                     save_file(arrays, temporary)
             return dict(load_file(path))
 

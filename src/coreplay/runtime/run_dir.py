@@ -31,13 +31,13 @@ from safetensors.numpy import save_file
 
 from coreplay.errors import InputError
 from coreplay.files import (
+    atomic_write,
     copy,
     is_half_written,
     make_folder,
     read_json,
     read_text,
     reading,
-    replacing,
     write_json,
     write_text,
 )
@@ -212,7 +212,7 @@ class RunFolder:
         if checkpoint.period_start is not None:
             arrays["period_start"] = np.array(checkpoint.period_start)  # safetensors writes no array twice
         about = {"progress": json.dumps(asdict(progress)), "buffers": checkpoint.buffers}
-        with replacing(self.path / CHECKPOINT, private=True) as temporary:
+        with atomic_write(self.path / CHECKPOINT, private=True) as temporary:
             save_file(arrays, temporary, metadata=about | {"digest": _digest(arrays, about)})
         for name in TABLES:
             rows = getattr(progress, name)
@@ -224,7 +224,7 @@ class RunFolder:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        with replacing(self.path / "metrics.parquet") as temporary:
+        with atomic_write(self.path / "metrics.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(progress.metrics), temporary)
         write_json(self.path / SUMMARY, summary)
 

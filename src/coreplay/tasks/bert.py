@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coreplay.data import FederatedStream, Samples
+from coreplay.data.sources.huggingface import may_be_on_hub
 from coreplay.errors import InputError
-from coreplay.files import may_be_on_hub, read_text
+from coreplay.files import read_text
 from coreplay.tasks.base import Batch, Task, seeded
 from coreplay.tasks.tokenization import PIECES, Vocabulary
 

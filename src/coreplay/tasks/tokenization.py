@@ -19,8 +19,9 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from coreplay.data.sources.huggingface import may_be_on_hub
 from coreplay.errors import InputError
-from coreplay.files import may_be_on_hub, write_text
+from coreplay.files import write_text
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; WordPiece treats longer words as unknown

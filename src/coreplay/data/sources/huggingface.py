@@ -1,5 +1,6 @@
 """Hugging Face `datasets`: a folder on this machine, which needs no network, or a name on the Hub."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from coreplay.data.readers import Columns, from_table
 from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError
-from coreplay.files import may_be_on_hub
 
 
 @source("huggingface")
@@ -58,3 +58,12 @@ def _dataset(path: str, name: str | None, part: str) -> Any:
             raise InputError(f"{path}: has no part {part!r}: choose with part= one of {', '.join(data)}")
         data = data[part]
     return data
+
+
+def may_be_on_hub(place: Path | str) -> bool:
+    """Say whether a place that is not on this machine can be a name on the Hub: NAME or OWNER/NAME.
+
+    >>> may_be_on_hub("owner/model-1.0"), may_be_on_hub("../model"), may_be_on_hub("/srv/models/mine")
+    (True, False, False)
+    """
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", str(place)) is not None
