@@ -65,25 +65,30 @@ def near_optimality_figure(result: Result, n: int) -> Figure:
     return Figure(f"ratios-n{n}", title, "", (Panel(chart),))
 
 
-COORDINATION_FILES = ("results.json", "table.md", "convergence.png", "convergence.svg")
+COORDINATION_FILES = ("results.json", "table.md", "convergence.png", "convergence.svg", "selections.json")
 
 
 def write_coordination(result: StudyResult, folder: Path | str) -> list[Path]:
-    """Write the results, the table and the convergence figure; return the paths."""
-    paths = [Path(folder) / name for name in COORDINATION_FILES]
+    """Write the results, the table, the convergence figure and selections of given clients; return the paths."""
+    *paths, selections = [Path(folder) / name for name in COORDINATION_FILES]
     write_json(paths[0], result.to_json())
     write_text(paths[1], coordination_table(result))
     save(coordination_figure(result), *paths[2:])
-    return paths
+    if not result.selections:
+        return paths
+    write_json(selections, result.selections)
+    return [*paths, selections]
 
 
 def coordination_table(result: StudyResult) -> str:
     """Return the outcomes as a Markdown table, one row per number of rounds."""
     config = result.config
+    pool = f"up to {config.pool}" if result.selections else str(config.pool)
+    bounds = f" ({result.lower:.6g} to {result.upper:.6g})" if result.lower else ""
     intro = (
-        f"Objective ‖Σ selected unit gradients‖² of {config.clients} clients, {config.budget} of {config.pool} samples "
-        f"each, d = {config.dimension}, seed {config.seed}, and its ratio to the joint relaxed optimum "
-        f"({result.lower:.6g} to {result.upper:.6g}). Bytes are per client, up and down."
+        f"Objective ‖Σ selected unit gradients‖² of {config.clients} clients, {config.budget} of {pool} samples "
+        f"each, d = {config.dimension}, seed {config.seed}, and its ratio to the joint relaxed optimum{bounds}. "
+        "Bytes are per client, up and down."
     )
     rows = []
     for rounds in config.rounds:
