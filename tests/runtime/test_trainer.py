@@ -9,7 +9,7 @@ from torch import nn
 from coreplay.data import load
 from coreplay.errors import InputError
 from coreplay.learning import FlatModel, make_algorithm
-from coreplay.run_commands import _told
+from coreplay.report.terminal import run_table
 from coreplay.runtime import Config, Run, RunFolder
 from coreplay.runtime.engine import Evaluation, Update
 from coreplay.runtime.run_index import list_runs
@@ -79,7 +79,7 @@ def test_a_period_that_is_lost_whole_shows_as_forgetting(stream, tmp_path):
     run = carried_out(tmp_path / "run", stream, Answers(np.zeros(1, np.float32), map(Evaluation, sums)))
     assert run.metrics["forgetting"] == [None, pytest.approx(0.938)]
     assert run.metrics["all_period_forgetting"] == [None, pytest.approx(0.469 - 0.480)]
-    assert "| 2 | 0.4800 | 0.9380 |" in _told(run.summary)
+    assert "| 2 | 0.4800 | 0.9380 |" in run_table(run.summary)
 
 
 def test_all_period_figures_and_forgetting_are_made_as_the_metric_says(stream, tmp_path):
@@ -107,8 +107,8 @@ def test_clients_whose_test_sets_are_missing_are_in_all_records(stream, tmp_path
     assert [event.facts.get("missing") for event in told if event.kind == "evaluated"] == [None, ["client1"]]
     (listed,) = list_runs(tmp_path)
     assert listed.missing == ("client1",)
-    assert "| 2* | 0.7000 | – |" in _told(run.summary)
-    assert r"\* After period 2, measured on the test sets of all clients but 'client1'." in _told(run.summary)
+    assert "| 2* | 0.7000 | – |" in run_table(run.summary)
+    assert r"\* After period 2, measured on the test sets of all clients but 'client1'." in run_table(run.summary)
 
     text = (tmp_path / "run/summary.json").read_text()
     for period in ("x", "2", "-1"):

@@ -13,6 +13,7 @@ from coreplay.report.charts import Axis, Bars, Chart, Figure, Heatmap, Histogram
 from coreplay.report.renderer import save_figure
 from coreplay.report.tables import markdown_table
 
+SELECTIONS = "selections.json"  # what given clients keep after a coordination study
 TICKS = (1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 10, 20)
 
 
@@ -33,6 +34,9 @@ def write_study(result: Result | StudyResult, folder: Path | str) -> tuple[str, 
     write_text(paths[1], table)
     for k, figure in enumerate(figures):
         save_figure(figure, *paths[2 + 2 * k : 4 + 2 * k])
+    if isinstance(result, StudyResult) and result.selections:
+        paths.append(Path(folder) / SELECTIONS)
+        write_json(paths[-1], result.selections)
     return table, paths
 
 
@@ -73,10 +77,12 @@ def near_optimality_figure(result: Result, n: int) -> Figure:
 def coordination_table(result: StudyResult) -> str:
     """Return the outcomes as a Markdown table, one row per number of rounds."""
     config = result.config
+    pool = f"up to {config.pool}" if result.selections else str(config.pool)
+    bounds = f" ({result.lower:.6g} to {result.upper:.6g})" if result.lower else ""
     intro = (
-        f"Objective ‖Σ selected unit gradients‖² of {config.clients} clients, {config.budget} of {config.pool} samples "
-        f"each, d = {config.dimension}, seed {config.seed}, and its ratio to the joint relaxed optimum "
-        f"({result.lower:.6g} to {result.upper:.6g}). Bytes are per client, up and down."
+        f"Objective ‖Σ selected unit gradients‖² of {config.clients} clients, {config.budget} of {pool} samples "
+        f"each, d = {config.dimension}, seed {config.seed}, and its ratio to the joint relaxed optimum{bounds}. "
+        "Bytes are per client, up and down."
     )
     rows = []
     for rounds in config.rounds:
