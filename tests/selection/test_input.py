@@ -18,7 +18,7 @@ def with_entry(array, index, value):
 WRONG = {
     "nan": ({"gradients": with_entry(ROWS, (3, 1), np.nan)}, "gradients must be finite: row 3 has NaN"),
     "infinite": ({"gradients": with_entry(ROWS, (2, 0), np.inf)}, "gradients must be finite: row 2"),
-    "one dimension": ({"gradients": np.ones(5)}, r"two dimensions, one row a sample: got shape \(5,\)"),
+    "one dimension": ({"gradients": np.ones(5)}, r"two dimensions, one row per sample: got shape \(5,\)"),
     "empty pool": ({"gradients": np.ones((0, 4))}, r"gradients is empty, shape \(0, 4\)"),
     "empty rows": ({"gradients": np.ones((4, 0))}, "rows of length 0"),
     "text": ({"gradients": [["a", "b"]]}, "gradients must be an array of numbers: got dtype"),

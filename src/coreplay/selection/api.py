@@ -1,7 +1,7 @@
 """Choosing at one client: `select`, `choose`, `objective` and the registry of selectors.
 
 A selector is a function ``(pool, budget, rng, *, options) -> indices`` (or ``(indices, details)``), registered with
-`selector` in a file of its own in `coreplay.selection.methods`, or in any module of yours.
+`selector` in a separate file in `coreplay.selection.methods`, or in any module of yours.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def select(
     Parameters
     ----------
     gradients : (n, d) array or gradient matrix
-        Loss gradients, one row a sample, in any scale: only their directions count. A zero gradient is similar to none.
+        Loss gradients, one row per sample, in any scale: only directions count. A zero gradient is similar to none.
     gram : (n, n) array
         Instead of `gradients`: their inner products.
     budget : int

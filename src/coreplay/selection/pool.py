@@ -33,7 +33,7 @@ class Pool:
     size : int
         Number of samples n.
     unit : (n, d) array or None
-        Unit gradients, one row a sample; zero rows for zero gradients.
+        Unit gradients, one row per sample; zero rows for zero gradients.
     given_features : (n, k) array, function or None
         Feature vectors for herding, or a function that returns them or None.
     new : (n,) bool array or None
@@ -100,7 +100,7 @@ def make_pool(
 ) -> Pool:
     """Check what a user passed and make a pool of it; every error names the argument, the value and the remedy."""
     if (gradients is None) == (gram is None):
-        raise InputError("pass either gradients= (one row a sample) or gram= (n x n), and not both")
+        raise InputError("pass either gradients= (one row per sample) or gram= (n x n), and not both")
     unit = None
     given: Floats | HasGram | None = None
     if gram is not None:
@@ -132,11 +132,11 @@ def unit_rows(array: Any, name: str) -> NDArray[np.floating[Any]]:
     """
     rows = _numbers(array, name)
     if rows.ndim != 2:
-        raise InputError(f"{name} must have two dimensions, one row a sample: got shape {rows.shape}")
+        raise InputError(f"{name} must have two dimensions, one row per sample: got shape {rows.shape}")
     if len(rows) == 0:
         raise InputError(f"{name} is empty, shape {rows.shape}: a pool needs at least one sample")
     if rows.shape[1] == 0:
-        raise InputError(f"{name} has rows of length 0, shape {rows.shape}: pass at least one number a sample")
+        raise InputError(f"{name} has rows of length 0, shape {rows.shape}: pass at least one number per sample")
     largest = np.abs(rows).max(axis=1, keepdims=True)
     if not np.isfinite(largest).all():
         row = int(np.flatnonzero(~np.isfinite(largest[:, 0]))[0])
@@ -216,7 +216,7 @@ def _cosines(gram: Any) -> Floats:
 
 def _of_length(rows: NDArray[np.floating[Any]], size: int, name: str) -> NDArray[np.floating[Any]]:
     if len(rows) != size:
-        raise InputError(f"{name} must have one row a sample: got {len(rows)} rows for a pool of {size}")
+        raise InputError(f"{name} must have one row per sample: got {len(rows)} rows for a pool of {size}")
     return rows
 
 
