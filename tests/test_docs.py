@@ -104,7 +104,7 @@ def test_a_reader_can_walk_through_the_page(page, tmp_path):
 
 @cache
 def help_of(command):
-    return run([sys.executable, "-c", "from coreplay.cli.main import main; main()", *command, "--help"], ROOT)
+    return run([sys.executable, "-c", "from coreplay.cli import main; main()", *command, "--help"], ROOT)
 
 
 @pytest.mark.parametrize("block", list(blocks("sh")))

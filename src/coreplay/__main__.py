@@ -1,6 +1,6 @@
 """`python -m coreplay`: the command line."""
 
-from coreplay.cli.main import main
+from coreplay.cli import main
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from coreplay.cli.main import main
+from coreplay.cli import main
 
 TINY = {  # images: each process would spend five seconds on loading transformers
     "stream": {"source": "digits", "options": {"num_clients": 5, "num_periods": 2}},

@@ -22,7 +22,7 @@ SLOW = ("--set", "federated.rounds=2000", "--set", "periods=1")  # long enough t
 def start(*arguments, first=""):
     """Start the command line in a process group of its own, as a terminal does; with some code before it."""
     heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # else ignored behind "&"
-    program = heeds + first + "from coreplay.cli.main import main; main()"
+    program = heeds + first + "from coreplay.cli import main; main()"
     command = [sys.executable, "-c", program, "run", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 

@@ -13,7 +13,7 @@ ROWS = np.random.default_rng(0).normal(size=(12, 4))
 
 
 def coreplay(*arguments, cwd=None):
-    command = [sys.executable, "-c", "from coreplay.cli.main import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from coreplay.cli import main; main()", *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300, check=False)
 
@@ -65,7 +65,7 @@ def test_select_says_that_a_small_pool_is_kept_whole(pool):
 def test_version_and_help_import_nothing_heavy():
     script = (
         "import sys; sys.argv = ['coreplay', '--help']\n"
-        "from coreplay.cli.main import main\n"
+        "from coreplay.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'numba', 'scipy', 'torch', 'flwr', 'matplotlib', 'transformers'} & set(sys.modules)\n"

@@ -336,7 +336,7 @@ def test_ctrl_c_stops_and_says_how_to_go_on(tmp_path):
     heeds = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also where tests run behind "&"
     )
-    script = heeds + "from coreplay.cli.main import main; main()"
+    script = heeds + "from coreplay.cli import main; main()"
     command = [sys.executable, "-c", script, "sweep", str(file), "-o", str(tmp_path / "sweep")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while process.poll() is None and not list((tmp_path / "sweep").glob("runs/*/run.log")):

@@ -71,7 +71,7 @@ def python(script: str, *arguments: str, **options) -> subprocess.CompletedProce
 def command(*arguments, **options) -> subprocess.Popen:
     """Start the command line in a process group of its own; it heeds ctrl-C also where the tests run behind "&"."""
     heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    script = heeds + "from coreplay.cli.main import main; main()"
+    script = heeds + "from coreplay.cli import main; main()"
     return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], start_new_session=True, **options)
 
 

@@ -265,7 +265,7 @@ def test_the_same_strategy_budget_and_seed_with_other_numbers_is_said(runs, tmp_
 
 
 def test_the_command(runs, tmp_path, capsys, monkeypatch, undrawn):
-    from coreplay.cli.main import main
+    from coreplay.cli import main
 
     monkeypatch.chdir(tmp_path)
     arguments = [str(runs / "none-seed0"), str(runs / "naive_uniform-2-seed0"), "--json"]

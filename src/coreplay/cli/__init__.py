@@ -73,3 +73,10 @@ def load_plugins(plugins: list[str] | None) -> None:
         from coreplay.plugins import load_plugins as load
 
         load(plugins)
+
+
+def main() -> None:
+    """Run the command line."""
+    from coreplay.cli.app import main as run
+
+    run()

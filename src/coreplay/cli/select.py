@@ -101,19 +101,19 @@ def near_optimality(
     """
     from coreplay.experiments.near_optimality import NearOptimality, run
     from coreplay.files import check_output_dir
-    from coreplay.report.studies import near_optimality_files, near_optimality_table, write_near_optimality
+    from coreplay.report.studies import study_files, write_study
 
     load_plugins(plugin)
     sizes, methods = tuple(n or (10, 30, 50)), tuple(method or ())
     config = NearOptimality(sizes=sizes, budget=budget, repeats=repeats, mixture=mixture, seed=seed, methods=methods)
-    check_output_dir(output, near_optimality_files(config))
+    check_output_dir(output, study_files(*(f"ratios-n{n}" for n in sizes)))
     with progress_bar(f"{mixture} mixture", quiet=as_json) as progress:
         result = run(config, workers=workers, progress=progress)
-    paths = write_near_optimality(result, output)
+    table, paths = write_study(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(near_optimality_table(result))
+    show_markdown(table)
     echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
 
 
@@ -160,7 +160,7 @@ def coordinate(
     from coreplay.coordination import coordination_methods
     from coreplay.experiments.coordination_study import CoordinationStudy, run
     from coreplay.files import check_output_dir, read_arrays
-    from coreplay.report.studies import COORDINATION_FILES, coordination_table, write_coordination
+    from coreplay.report.studies import SELECTIONS, study_files, write_study
 
     load_plugins(plugin)
     given = {"clients": clients, "pool": pool, "dimension": dimension, "concentration": concentration}
@@ -184,16 +184,16 @@ def coordinate(
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    earlier = check_output_dir(output, COORDINATION_FILES)
+    earlier = check_output_dir(output, [*study_files("convergence"), SELECTIONS])
     with progress_bar(f"{config.clients} clients", quiet=as_json) as progress:
         try:
             result = run(config, own or None, progress=progress)
         except InputError as error:  # it numbers the clients; say which file that is
             names = list(own)
             raise InputError(re.sub(r"clients\[(\d+)\]", lambda k: repr(names[int(k[1])]), str(error))) from None
-    paths = write_coordination(result, output)
+    table, paths = write_study(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(coordination_table(result))
+    show_markdown(table)
     echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))

@@ -1,4 +1,4 @@
-"""The client half: begin, step, finish. It decides nothing about time or transport and keeps n numbers a round.
+"""The client half: begin, step, finish. It decides nothing about time or transport and keeps n numbers per round.
 
     begin()            → contribution of round 0
     step(broadcast)    → contribution of the next round, or None where there is nothing to answer

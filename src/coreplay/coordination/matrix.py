@@ -30,7 +30,7 @@ class GradientMatrix(Protocol):
 
 
 class Rows:
-    """The gradient matrix of an (n, d) array, one row a sample, in any scale.
+    """The gradient matrix of an (n, d) array, one row per sample, in any scale.
 
     >>> G = Rows([[3.0, 4.0], [0.0, 2.0]])
     >>> G.combine([1, 1]).round(6).tolist(), G.project([0.0, 1.0]).round(6).tolist()

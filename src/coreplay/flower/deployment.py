@@ -254,7 +254,7 @@ class Deployment:
             raise EngineError(f"{name} ended with {code}: see {self.log(name)}")
 
     def stop(self) -> None:
-        """Stop all, first kindly; nothing that was started is left, also if ctrl-C comes once more."""
+        """Stop all processes, by SIGTERM and then SIGKILL; none is left, also if ctrl-C comes once more."""
         try:
             self._end_kindly()
         finally:
@@ -345,7 +345,7 @@ def _end(way: Way, number: str) -> None:
 
 
 def _absolute(config: Config, clients: int) -> Config:
-    """Return the configuration for another process: begin with so many clients, and files by their whole paths."""
+    """Return the configuration for another process: start with `clients` clients, absolute paths."""
     options = dict(config.stream.options)
     if "path" in options and Path(str(options["path"])).exists():
         options["path"] = str(Path(str(options["path"])).absolute())

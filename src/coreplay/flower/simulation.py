@@ -1,4 +1,4 @@
-"""A run on Flower's simulation: every client a node, Ray actors as processes."""
+"""A run on Flower's simulation: one node per client, Ray actors as processes."""
 
 import logging
 import os
@@ -59,7 +59,7 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
     os.environ[STATE] = str(folder.absolute() / "clients")  # the actors inherit it
     threading.Thread(target=_let_go, args=(over, gone), daemon=True).start()
     try:
-        with _told(stop) as interrupted:
+        with _forwarded(stop) as interrupted:
             run_simulation(server, client_app, clients, backend_config=resources)
     except BaseException:
         if interrupted.is_set():
@@ -78,7 +78,7 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
 
 
 @contextmanager
-def _told(stop: threading.Event) -> Iterator[threading.Event]:
+def _forwarded(stop: threading.Event) -> Iterator[threading.Event]:
     """Let the first ctrl-C set `stop` and what this gives, and the second interrupt as ever."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # it gets no signals

@@ -77,8 +77,7 @@ def select(
     Parameters
     ----------
     gradients : (n, d) array or gradient matrix
-        Loss gradients, one row per sample, in any scale: only their directions count. A zero gradient is similar to
-        none.
+        Loss gradients, one row per sample, in any scale: only directions count. A zero gradient is similar to none.
     gram : (n, n) array
         Instead of `gradients`: their inner products.
     budget : int

@@ -50,7 +50,7 @@ from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 
-FEW = 15  # with about so many clients or fewer, κ starts below √M
+FEW = 15  # with about this number of clients or fewer, κ starts below √M
 OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of the sum before
 LIMIT = 10.0  # κ / κ_1 at most
 

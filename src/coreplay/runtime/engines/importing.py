@@ -1,6 +1,6 @@
 """Whether worker processes can import what a run needs.
 
-A worker process starts afresh: it imports the main module of the program, if that is a file, and the modules in which
+A worker process imports the main module of the program, if that is a file, and the modules in which
 something was registered. What is defined in a notebook cell, or on Python's command line, it can't know.
 """
 

@@ -47,7 +47,7 @@ def balanced(pool: Pool, budget: int, rng: np.random.Generator, *, turns: Annota
 
 
 def _in_turns(gram: Floats, parts: tuple[tuple[Ints, int], ...], turns: int, rng: np.random.Generator) -> Ints:
-    """Choose so many samples of each part, given what is kept of the other, until nothing gets better."""
+    """Choose the given numbers of samples of each part, given what is kept of the other, until nothing gets better."""
     kept = [np.empty(0, dtype=np.int64) for _ in parts]
     best, least = np.concatenate(kept), np.inf
     for _ in range(turns):
