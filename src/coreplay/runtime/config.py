@@ -17,19 +17,14 @@ from coreplay.errors import InputError, unknown
 from coreplay.files import read_toml, reading
 from coreplay.learning import Methods
 from coreplay.plugins import load_plugins, resolve
-from coreplay.runtime.config_toml import explained, written
+from coreplay.runtime.config_toml import explained, merge, written
 from coreplay.runtime.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.runtime.tracker import check_trackers
 from coreplay.tasks.api import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
 
-AUTO, PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES = (
-    "auto",
-    "processes",
-    "serial",
-    "flower-simulation",
-    "flower",
-)
+ENGINES = ("auto", "processes", "serial", "flower-simulation", "flower")
+AUTO, PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES
 GIVEN = "given"  # the name of a stream or a task that is passed to `run` as an object
 
 
@@ -323,13 +318,13 @@ class Config(_Part):
             nested: Any = value
             for key in reversed(name.split(".")):
                 nested = {key: nested}
-            _merge(given, nested)
+            merge(given, nested)
         if "preset" in given:
             merged = preset(str(given.pop("preset")))
             if _pretrained(given) is not None:  # it has its own size and vocabulary
                 for option in OF_NEW_MODELS:
                     merged["task"]["options"].pop(option, None)
-        _merge(merged, given)
+        merge(merged, given)
         try:
             config = cls.model_validate(merged)
         except ValidationError as error:
@@ -401,11 +396,3 @@ def _pretrained(given: Mapping[str, Any]) -> Any:
     for key in ("task", "options", "pretrained"):
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
-
-
-def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
-            _merge(target[key], value)
-        else:
-            target[key] = deepcopy(value)

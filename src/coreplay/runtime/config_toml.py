@@ -3,12 +3,14 @@
 import json
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from datetime import date, time
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from coreplay.errors import InputError, unknown
+from coreplay.validation import problem
 
 
 def explained(error: ValidationError, model: type[BaseModel], where: str) -> InputError:
@@ -69,3 +71,12 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{name}"] = value
     return found
+
+
+def merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Put nested values into a nested dict, in place of those that it has."""
+    for key, value in more.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            merge(target[key], value)
+        else:
+            target[key] = deepcopy(value)
