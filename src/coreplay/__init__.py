@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from coreplay.gradients import gradient_matrix as gradient_matrix
     from coreplay.learning.hooks import algorithm as algorithm
     from coreplay.learning.hooks import algorithms as algorithms
+    from coreplay.learning.hooks import continual_method as continual_method
+    from coreplay.learning.hooks import continual_methods as continual_methods
     from coreplay.runtime import Config as Config
     from coreplay.runtime import run as run
     from coreplay.selection import objective as objective

@@ -11,7 +11,7 @@ from coreplay import coordinate
 from coreplay.cli.app import app
 from coreplay.errors import InputError
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound, run
-from coreplay.report.studies import coordination_table, write_coordination
+from coreplay.report.studies import write_study
 
 SMALL = CoordinationStudy(clients=6, pool=10, budget=3, dimension=8, rounds=(0, 2), seed=1)
 
@@ -43,9 +43,8 @@ def test_run_and_report(tmp_path):
     result = run(SMALL, progress=lambda done, total: steps.append((done, total)))
     assert steps[-1] == (5, 5)
     assert all(o.objective >= result.lower for o in result.outcomes)
-    table = coordination_table(result)
+    table, paths = write_study(result, tmp_path)
     assert table.count("\n") == 6
-    paths = write_coordination(result, tmp_path)
     assert all(path.stat().st_size > 0 for path in paths)
     assert json.loads(paths[0].read_text())["config"]["clients"] == 6
 

@@ -90,9 +90,10 @@ def describe(
     with progress_bar("measuring"):
         found, details = measure(stream, seed)
     if figure is not None:
-        from coreplay.report.studies import write_stream
+        from coreplay.report.renderer import save_figure
+        from coreplay.report.studies import stream_figure
 
-        write_stream(Path(file).name, found, details, figure)
+        save_figure(stream_figure(Path(file).name, found, details), figure)
     if as_json:
         echo(json.dumps(found.to_json()))
         return

@@ -32,23 +32,24 @@ def select(
 ) -> None:
     """Choose which samples of a pool to keep.
 
-    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, and also `features` (for herding) and
-    `new` (True for each sample that is new; for approximate_uniform, fixed_proportion and balanced).
+    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, `new` (True for each sample that is new; for
+    approximate_uniform, fixed_proportion and balanced) and columns of the pool, such as `features` (for herding).
 
     Example: `coreplay select gradients.npy --budget 20`
 
     Example: `coreplay select pool.npz --budget 5 --method exact --option time_limit=10 --json`
     """
     from coreplay.files import atomic_write, read_arrays, write_json
-    from coreplay.selection import choose, objective
+    from coreplay.selection import make_pool, objective, select_from
 
     if output is not None and output.suffix not in (".npy", ".json"):
         raise InputError(f"--output {str(output)!r} has suffix {output.suffix!r}: use .npy or .json")
     load_plugins(plugin)
     arrays = _named(read_arrays(file), str(file), gram)
-    selection = choose(**arrays, budget=budget, method=method, seed=seed, seen=seen, **parse_options(option))
+    candidates = make_pool(**arrays, seen=seen)
+    selection = select_from(candidates, budget=budget, method=method, seed=seed, **parse_options(option))
     indices = selection.indices.tolist()
-    pool = len(arrays.get("gradients", arrays.get("gram", [])))
+    pool = candidates.size
     value = objective(arrays.get("gradients"), selection.indices, gram=arrays.get("gram"))
     if output is not None and output.suffix == ".npy":
         import numpy as np
@@ -61,7 +62,8 @@ def select(
         echo(f"the pool of {pool} is not larger than the budget of {budget}: all samples are kept", err=True)
     if as_json:
         about = {"method": method, "budget": budget, "pool": pool, "indices": indices, "objective": value}
-        echo(json.dumps(about | selection.details))
+        weights = {} if selection.weights is None else {"weights": selection.weights.tolist()}
+        echo(json.dumps({**about, **weights, **selection.details}))
     elif output is None:
         echo("\n".join(map(str, indices)))
     else:
@@ -70,14 +72,15 @@ def select(
 
 def _named(arrays: dict[str, Any], file: str, gram: bool = False) -> dict[str, Any]:
     """Give the arrays of a file their roles."""
-    roles = {"gradients", "gram", "features", "new"}
-    named = {name: array for name, array in arrays.items() if name in roles}
+    roles = {"gradients", "gram", "new"}
+    named: dict[str, Any] = {name: array for name, array in arrays.items() if name in roles}
+    columns = {name: array for name, array in arrays.items() if name not in roles}
     if not {"gradients", "gram"} & set(named):
-        others = [name for name in arrays if name not in roles]
+        others = [name for name in columns if name != "features"]
         if len(others) != 1:
             raise InputError(f"file {file!r} has arrays {sorted(arrays)}: name one of them 'gradients' or 'gram'")
-        named["gram" if gram else "gradients"] = arrays[others[0]]
-    return named
+        named["gram" if gram else "gradients"] = columns.pop(others[0])
+    return {**named, "columns": {name: lambda array=array: array for name, array in columns.items()}}
 
 
 def near_optimality(
@@ -98,19 +101,19 @@ def near_optimality(
     """
     from coreplay.experiments.near_optimality import NearOptimality, run
     from coreplay.files import check_output_dir
-    from coreplay.report.studies import near_optimality_files, near_optimality_table, write_near_optimality
+    from coreplay.report.studies import study_files, write_study
 
     load_plugins(plugin)
     sizes, methods = tuple(n or (10, 30, 50)), tuple(method or ())
     config = NearOptimality(sizes=sizes, budget=budget, repeats=repeats, mixture=mixture, seed=seed, methods=methods)
-    check_output_dir(output, near_optimality_files(config))
+    check_output_dir(output, study_files(*(f"ratios-n{n}" for n in sizes)))
     with progress_bar(f"{mixture} mixture", quiet=as_json) as progress:
         result = run(config, workers=workers, progress=progress)
-    paths = write_near_optimality(result, output)
+    table, paths = write_study(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(near_optimality_table(result))
+    show_markdown(table)
     echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
 
 
@@ -157,7 +160,7 @@ def coordinate(
     from coreplay.coordination import coordination_methods
     from coreplay.experiments.coordination_study import CoordinationStudy, run
     from coreplay.files import check_output_dir, read_arrays
-    from coreplay.report.studies import COORDINATION_FILES, coordination_table, write_coordination
+    from coreplay.report.studies import SELECTIONS, study_files, write_study
 
     load_plugins(plugin)
     given = {"clients": clients, "pool": pool, "dimension": dimension, "concentration": concentration}
@@ -181,16 +184,16 @@ def coordinate(
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    earlier = check_output_dir(output, COORDINATION_FILES)
+    earlier = check_output_dir(output, [*study_files("convergence"), SELECTIONS])
     with progress_bar(f"{config.clients} clients", quiet=as_json) as progress:
         try:
             result = run(config, own or None, progress=progress)
         except InputError as error:  # it numbers the clients; say which file that is
             names = list(own)
             raise InputError(re.sub(r"clients\[(\d+)\]", lambda k: repr(names[int(k[1])]), str(error))) from None
-    paths = write_coordination(result, output)
+    table, paths = write_study(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
-    show_markdown(coordination_table(result))
+    show_markdown(table)
     echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
