@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coreplay.errors import InputError
-from coreplay.selection.pool import HasGram, make_pool, unit_rows, whole_number
+from coreplay.selection.pool import HasGram, make_pool, unit_rows
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 
