@@ -6,7 +6,7 @@ import pytest
 import coreplay
 from coreplay import coordinate
 from coreplay.coordination import Client, coordination_methods
-from coreplay.coordination.matrix import Rows
+from coreplay.coordination import Rows
 from coreplay.errors import InputError
 
 METHODS = sorted(coordination_methods())
@@ -87,6 +87,13 @@ def test_drop_outs_cost_little(method, reference):
     assert found.objective <= 1.5 * steady.objective + 10
 
 
+def test_a_client_that_is_reached_only_at_the_end_replies_to_the_last_broadcast(reference):
+    clients = reference.draw(4, clients=4, pool=12)
+    found = coordinate(clients, 4, rounds=2, missing=lambda client, round: client == 2 and round < 2)
+    assert [closed.answered for closed in found.history] == [3, 3]
+    assert [len(kept) for kept in found.selections] == [4] * 4
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_secure_and_plain_select_alike(method, reference):
     clients = reference.draw(5, clients=5, pool=12)
@@ -108,7 +115,7 @@ def test_secure_with_drop_outs(reference):
 def test_wrong_arguments_are_named():
     with pytest.raises(InputError, match="unknown coordination method 'corective': did you mean 'corrective'"):
         coordinate([np.eye(3)], 1, "corective")
-    with pytest.raises(InputError, match="budgets must have one entry a client: got 1 for 2"):
+    with pytest.raises(InputError, match="budgets must have one entry per client: got 1 for 2"):
         coordinate([np.eye(3)] * 2, [1])
     with pytest.raises(InputError, match="clients is empty"):
         coordinate([], 1)

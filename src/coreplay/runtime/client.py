@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, load_file, save, save_file
 from torch import Tensor, nn
 
-from coreplay.coordination import Client, GradientMatrix, Session
-from coreplay.coordination.matrix import Rows
+from coreplay.coordination import Client, GradientMatrix, Rows, Session
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write
@@ -95,7 +94,7 @@ class PoolGradients:
 
     @cached_property
     def _matrix(self) -> GradientMatrix:
-        return Rows.of_unit(self._cached["rows"]) if "rows" in self._cached else self._build()
+        return Rows(self._cached["rows"], unit=True) if "rows" in self._cached else self._build()
 
     def __len__(self) -> int:
         return self._size
