@@ -1,13 +1,26 @@
 """`coordinate`: whole runs in one process."""
 
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 import coreplay
 from coreplay import coordinate
-from coreplay.coordination import Client, coordination_methods
-from coreplay.coordination import Rows
+from coreplay.coordination import (
+    ArrayGradients,
+    Client,
+    Method,
+    Server,
+    ServerStep,
+    coordination_method,
+    coordination_methods,
+)
+from coreplay.coordination.method import _registry as registry
 from coreplay.errors import InputError
+from coreplay.registry import own
 
 METHODS = sorted(coordination_methods())
 
@@ -48,7 +61,7 @@ def test_the_same_seed_gives_the_same_run_and_scale_does_not_matter(method, refe
 @pytest.mark.parametrize("method", METHODS)
 def test_gradient_matrices_and_arrays_are_alike(method, reference):
     clients = reference.draw(2, clients=4, pool=12)
-    arrays, matrices = coordinate(clients, 4, method, 3), coordinate([Rows(c) for c in clients], 4, method, 3)
+    arrays, matrices = coordinate(clients, 4, method, 3), coordinate([ArrayGradients(c) for c in clients], 4, method, 3)
     assert [k.tolist() for k in arrays.selections] == [k.tolist() for k in matrices.selections]
 
 
@@ -119,7 +132,7 @@ def test_wrong_arguments_are_named():
         coordinate([np.eye(3)] * 2, [1])
     with pytest.raises(InputError, match="clients is empty"):
         coordinate([], 1)
-    for one in (np.eye(3), Rows(np.eye(3))):
+    for one in (np.eye(3), ArrayGradients(np.eye(3))):
         with pytest.raises(InputError, match=r"clients must be a list, .* pass \[clients\]"):
             coordinate(one, 1)
     with pytest.raises(InputError, match="unknown option 'diagonal' of coordination method 'corrective'"):
@@ -127,3 +140,55 @@ def test_wrong_arguments_are_named():
     with pytest.raises(InputError, match="rounds must be at least 0"):
         coordinate([np.eye(3)], 1, rounds=-1)
     assert "coordinate" in dir(coreplay)
+
+
+@pytest.fixture
+def oldest():
+    """Register a coordination method that keeps the samples that arrived first, from the column "arrived"."""
+
+    @coordination_method("oldest")
+    @dataclass(frozen=True, kw_only=True)
+    class Oldest(Method):
+        """Keep the oldest samples."""
+
+        returns_selections: ClassVar[bool] = True
+        needs_all_rounds: ClassVar[bool] = False
+
+        def start(self, pool, rng):
+            x = np.zeros(pool.size)
+            x[np.argsort(pool.column("arrived"), kind="stable")[: pool.budget]] = 1.0
+            return x
+
+        def answer(self, pool, broadcast, past, rng):
+            return self.start(pool, rng)
+
+        def server_step(self, sums, clients, previous):
+            return ServerStep(sums[-1], 0.0)
+
+    yield Oldest
+    registry._entries.pop("oldest")
+    own.pop(("coordination method", "oldest"))
+
+
+def test_a_method_reads_columns_of_the_pool(oldest):
+    arrived = np.array([3, 0, 2, 0, 1])
+    client = Client("c", np.eye(5), 2, run="r", method="oldest", columns={"arrived": lambda: arrived})
+    server = Server({"c": 2}, 5, 1, run="r", method="oldest")
+    assert server.receive(client.begin()).counted
+    assert client.finish(server.broadcast()).tolist() == [1, 3]
+    with pytest.raises(InputError, match="method 'oldest' needs the column 'arrived'"):
+        Client("c", np.eye(5), 2, run="r", method="oldest").begin()
+
+
+def test_a_run_gives_a_method_the_columns_of_the_pool(oldest, tmp_path):
+    given = {
+        "stream": {"source": "digits", "options": {"num_clients": 2, "num_periods": 3}},
+        "task": {"name": "image_classification", "options": {"channels": 2}},
+        "federated": {"rounds": 1},
+        "replay": {"strategy": "oldest", "budget": 3, "coordination_rounds": 1},
+        "gradients": {"sketch_size": 16},
+        "engine": {"name": "serial"},
+    }
+    coreplay.run(coreplay.Config.make(given, {}), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "buffers.jsonl").read_text().splitlines()]
+    assert [row["arrived"] for row in rows] == [[6, 0, 0], [6, 0, 0]]  # of two clients, all that is kept came in period 0

@@ -7,11 +7,11 @@ any transport; `coreplay.coordination.secure` hides single contributions from th
 from coreplay.coordination.client import Client, takes_part
 from coreplay.coordination.messages import Broadcast, Contribution
 from coreplay.coordination.method import (
+    ArrayGradients,
     Candidates,
     GradientMatrix,
     Method,
     Past,
-    Rows,
     ServerStep,
     coordination_method,
     coordination_methods,
@@ -31,6 +31,7 @@ from coreplay.coordination.session import Answer, Session
 
 __all__ = [
     "Answer",
+    "ArrayGradients",
     "Broadcast",
     "Candidates",
     "Client",
@@ -43,7 +44,6 @@ __all__ = [
     "Receipt",
     "Round",
     "RoundResult",
-    "Rows",
     "SecureSumError",
     "Server",
     "ServerStep",

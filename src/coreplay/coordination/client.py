@@ -9,6 +9,7 @@ that is, so the server's sum has exactly one answer per client without knowing a
 """
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,12 +18,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coreplay import codec
+from coreplay.array_types import Floats, Ints
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message
-from coreplay.coordination.method import Candidates, Floats, GradientMatrix, Ints, Method, Past, make_method
+from coreplay.coordination.method import Candidates, GradientMatrix, Method, Past, make_method
 from coreplay.errors import InputError
 from coreplay.seeding import generator
-from coreplay.selection.pool import whole_number
-from coreplay.selection.swaps import polish
+from coreplay.selection.pool import Column
+from coreplay.selection.solvers.swaps import polish
+from coreplay.validation import whole_number
 
 MINIMUM_POOL = 2
 
@@ -68,6 +71,8 @@ class Client:
         Coordination method, as at the server.
     minimum_pool : int
         A client with fewer samples selects alone: the fewer there are, the more a contribution tells about each.
+    columns : mapping of str to (n, ...) array or function, optional
+        Further columns of the pool, for methods that read them: see `coreplay.selection.Pool`.
     **options
         Options of the method, if it is given by name.
 
@@ -89,11 +94,12 @@ class Client:
         seed: int = 0,
         method: str | Method = "corrective",
         minimum_pool: int = MINIMUM_POOL,
+        columns: Mapping[str, Column] | None = None,
         **options: Any,
     ) -> None:
         self.name, self.run, self.period, self.seed = name, run, period, seed
         self.method = make_method(method, **options)
-        self.pool = Candidates(gradients, budget)
+        self.pool = Candidates(gradients, budget, columns, method if isinstance(method, str) else type(method).__name__)
         self._minimum = whole_number(minimum_pool, "minimum_pool", least=0)
         self._answers: dict[int, Floats] = {}
         self._counted: list[int] = []

@@ -28,18 +28,6 @@ class Stamp(NamedTuple):
     round: int
 
 
-@cache
-def _types(kind: Any) -> dict[str, type]:
-    """Return the types that `codec.unpack` checks the fields of a message by."""
-    types = {}
-    for name, hint in ((f.name, get_type_hints(kind)[f.name]) for f in fields(kind)):
-        origin = get_origin(hint) or hint
-        if origin is np.ndarray:
-            origin = get_args(get_args(hint)[1])[0]  # the dtype: a flat array of such numbers
-        types[name] = {tuple: list, Mapping: dict}.get(origin, origin)
-    return types
-
-
 @dataclass(frozen=True, eq=False)
 class Message:
     """A message of one run, period and round; its fields are written and read by their annotations.
@@ -75,16 +63,28 @@ class Message:
         """The run, period and round that the message belongs to."""
         return Stamp(self.run, self.period, self.round)
 
+    @classmethod
+    @cache
+    def _types(cls) -> dict[str, type]:
+        """Return the types of the fields as `codec.unpack` wants them."""
+        types, hints = {}, get_type_hints(cls)
+        for name in (f.name for f in fields(cls)):
+            origin = get_origin(hints[name]) or hints[name]
+            if origin is np.ndarray:
+                origin = get_args(get_args(hints[name])[1])[0]  # the dtype: a flat array of such numbers
+            types[name] = {tuple: list, Mapping: dict}.get(origin, origin)
+        return types
+
     def to_bytes(self) -> bytes:
         """Return the message as bytes."""
-        values = {name: getattr(self, name) for name in _types(type(self))}
+        values = {name: getattr(self, name) for name in self._types()}
         return codec.pack(self.kind(), {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()})
 
     @classmethod
     def from_bytes(cls, data: bytes, dimension: int | None = None) -> Self:
         """Read a message; anything but a well-formed one, or one too long for `dimension`, is an `InputError`."""
         longest = None if dimension is None else 4 * dimension + cls.headroom
-        return cls(**codec.unpack(data, cls.kind(), _types(cls), longest=longest))
+        return cls(**codec.unpack(data, cls.kind(), cls._types(), longest=longest))
 
 
 def as_vector(value: Any) -> Vector:

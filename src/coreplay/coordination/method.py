@@ -5,22 +5,21 @@ in `coreplay.coordination.methods`, or in any module of yours. `Client` and `Ser
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coreplay.array_types import Floats, Ints
 from coreplay.coordination.messages import Broadcast, Vector
 from coreplay.errors import InputError
 from coreplay.registry import Registry
-from coreplay.selection.pool import HasGram, make_pool, unit_rows, whole_number
-from coreplay.selection.swaps import top
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from coreplay.selection.pool import Column, HasGram, make_pool, unit_rows
+from coreplay.selection.solvers.swaps import top
+from coreplay.validation import whole_number
 
 
 @runtime_checkable
@@ -34,10 +33,10 @@ class GradientMatrix(HasGram, Protocol):
         """Return Gᵀv."""
 
 
-class Rows:
+class ArrayGradients:
     """The gradient matrix of an (n, d) array, one row per sample, in any scale unless they are `unit` rows already.
 
-    >>> G = Rows([[3.0, 4.0], [0.0, 2.0]])
+    >>> G = ArrayGradients([[3.0, 4.0], [0.0, 2.0]])
     >>> G.combine([1, 1]).round(6).tolist(), G.project([0.0, 1.0]).round(6).tolist()
     ([0.6, 1.8], [0.8, 1.0])
     """
@@ -63,22 +62,44 @@ class Rows:
 
 
 class Candidates:
-    """A client's pool: its gradient matrix and gram (computed once for all rounds) and budget."""
+    """The samples that a client chooses from: their gradients, what else is known of them, and the budget.
 
-    def __init__(self, gradients: ArrayLike | GradientMatrix, budget: int) -> None:
+    Parameters
+    ----------
+    gradients : (n, d) array or gradient matrix
+        Gradients of the samples, in any scale.
+    budget : int
+        Number of samples to keep.
+    columns : mapping of str to (n, ...) array or function, optional
+        Further columns, as in a selector's `Pool`.
+    method : str
+        Name of the method, for errors.
+    """
+
+    def __init__(
+        self,
+        gradients: ArrayLike | GradientMatrix,
+        budget: int,
+        columns: Mapping[str, Column] | None = None,
+        method: str = "",
+    ) -> None:
         if isinstance(gradients, HasGram) and not isinstance(gradients, GradientMatrix):
             raise InputError(
                 f"a client's gradients need combine and project besides gram: {type(gradients).__name__} has none"
             )
-        self.matrix = gradients if isinstance(gradients, GradientMatrix) else Rows(gradients)
+        self.matrix = gradients if isinstance(gradients, GradientMatrix) else ArrayGradients(gradients)
         self.size = len(self.matrix)
         self.budget = whole_number(budget, "budget", least=1)
-        self._pool = make_pool(self.matrix)
+        self._pool = replace(make_pool(self.matrix, columns=columns), method=method)
 
     @property
     def gram(self) -> Floats:
-        """The cosines between all gradients."""
+        """The cosines between all gradients, computed once for all rounds."""
         return self._pool.gram
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column, one row per sample; it is an error if the pool does not have it."""
+        return self._pool.column(name)
 
     @cached_property
     def dimension(self) -> int:

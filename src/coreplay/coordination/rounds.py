@@ -8,14 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coreplay.array_types import Ints
 from coreplay.coordination.client import MINIMUM_POOL, Client
 from coreplay.coordination.messages import NEVER, Broadcast, Stamp
-from coreplay.coordination.method import GradientMatrix, Ints, make_method
+from coreplay.coordination.method import GradientMatrix, make_method
 from coreplay.coordination.secure import ImpossibleSumError, add_securely
 from coreplay.coordination.server import Receipt, Round, Server
 from coreplay.coordination.session import Answer, Session
 from coreplay.errors import InputError
-from coreplay.selection.pool import whole_number
+from coreplay.validation import whole_number
 
 Missing = Callable[[int, int], bool]
 

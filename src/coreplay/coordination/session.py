@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreplay.array_types import Ints
 from coreplay.codec import decode, encode
 from coreplay.coordination.client import Client
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution
-from coreplay.coordination.method import Ints
 from coreplay.coordination.secure import ATTEMPTS, SecureClient
 from coreplay.errors import RefusedError
 

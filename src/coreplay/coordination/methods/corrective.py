@@ -38,13 +38,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from coreplay.array_types import Floats, Ints
 from coreplay.coordination.messages import Broadcast, Vector
-from coreplay.coordination.method import Candidates, Floats, Ints, Method, Past, ServerStep, coordination_method
+from coreplay.coordination.method import Candidates, Method, Past, ServerStep, coordination_method
 from coreplay.coordination.total import mixture, norm, products
 from coreplay.errors import InputError
 from coreplay.selection import minimise
-from coreplay.selection.pool import number, whole_number
-from coreplay.selection.swaps import polish, search, top
+from coreplay.selection.solvers.swaps import polish, search, top
+from coreplay.validation import whole_number
 
 FEW = 15  # with about this number of clients or fewer, κ starts below √M
 OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of the sum before
@@ -78,9 +79,9 @@ class Corrective(Method):
     def __post_init__(self) -> None:
         """Check the options."""
         for name in ("caution", "damping"):
-            if not 0 <= number(getattr(self, name), name) < np.inf:
+            if not 0 <= getattr(self, name) < np.inf:
                 raise InputError(f"{name} must be a number of at least 0: got {getattr(self, name)!r}")
-        if not 0 < number(self.fall, "fall") <= 1:
+        if not 0 < self.fall <= 1:
             raise InputError(f"fall must be a number above 0 and at most 1: got {self.fall!r}")
         whole_number(self.moves, "moves", least=0)
 
