@@ -191,4 +191,4 @@ def test_a_run_gives_a_method_the_columns_of_the_pool(oldest, tmp_path):
     }
     coreplay.run(coreplay.Config.make(given, {}), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "buffers.jsonl").read_text().splitlines()]
-    assert [row["arrived"] for row in rows] == [[6, 0, 0], [6, 0, 0]]  # of two clients, all that is kept came in period 0
+    assert [row["arrived"] for row in rows] == [[6, 0, 0], [6, 0, 0]]  # all that is kept came first
