@@ -68,8 +68,12 @@ class LearningContext:
         What the hook's own `broadcast` sent, by name.
     state : mapping
         What the hook's last `finish_round` or `finish_period` at this client returned; empty at first.
-    client, period, round : str, int, int
-        Whose turn it is.
+    client : str
+        The client whose turn it is.
+    period : int
+        The period.
+    round : int
+        The round of the period.
     settings : Any
         The `[federated]` table of the configuration: learning_rate, epochs, batch_size and so on.
     rng : numpy Generator
@@ -149,9 +153,11 @@ class LearningHook:
     ----------
     needs_period_start : bool
         Send the model of the period's start to clients with every training request.
-    round_sums, period_sums : tuple of str
-        The vectors that `finish_round` and `finish_period` return for the server, each as long as the trainable
-        parameters. The server gets their sums over clients, weighted by samples.
+    round_sums : tuple of str
+        The vectors that `finish_round` returns for the server, each as long as the trainable parameters. The server
+        gets their sums over clients, weighted by samples.
+    period_sums : tuple of str
+        Those that `finish_period` returns.
     """
 
     needs_period_start: ClassVar[bool] = False

@@ -23,8 +23,12 @@ class Message:
 
     Attributes
     ----------
-    run, period, round : str, int, int
-        What the message belongs to.
+    run : str
+        The run that the message belongs to.
+    period : int
+        The period.
+    round : int
+        The round of the period.
     arrays : mapping
         Vectors by name: `model`, `period_start`, `change`, or what hooks send, under `NAME.key`.
     data : bytes
