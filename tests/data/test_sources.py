@@ -3,8 +3,8 @@
 import csv
 import gzip
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -238,7 +238,7 @@ def test_digits_are_rotated_or_come_class_by_class():
     step = load("digits", change="class_incremental", num_periods=5)
     for t in range(5):
         assert set(step.of_period(t).label.tolist()) == {2 * t, 2 * t + 1}
-    with pytest.raises(InputError, match="'change' .*: got 'rotate': must be 'rotated' or 'class_incremental'"):
+    with pytest.raises(InputError, match=r"'change' .*: got 'rotate': must be 'rotated' or 'class_incremental'"):
         load("digits", change="rotate")
     with pytest.raises(InputError, match="num_periods must be at most 10"):
         load("digits", change="class_incremental", num_periods=11)

@@ -65,7 +65,7 @@ class Periods:
         """Return how the periods are made, given the roles that the file has columns for."""
         guesses = {"time": self.days is not None or self.start is not None}
         guesses |= {"order": "order" in available, "given": "period" in available}
-        wanted = self.by or next((kind for kind, fits in guesses.items() if fits), "time")
+        wanted: str = self.by or next((kind for kind, fits in guesses.items() if fits), "time")
         needed = {"given": "period", "time": "timestamp", "order": "order"}[wanted]
         if needed not in available:
             raise InputError(

@@ -205,14 +205,6 @@ def array_batch(samples: Samples) -> Batch:
     return {"x": torch.from_numpy(x), "label": torch.tensor(samples.label)}
 
 
-def known_labels(samples: Samples) -> Tensor:
-    """Return the numbers of the labels, all of which must be known."""
-    missing = int((samples.label < 0).sum())
-    if missing:
-        raise InputError(f"{missing} of {len(samples)} samples have no label: classification needs them")
-    return torch.tensor(samples.label)
-
-
 def is_right(outputs: Tensor, batch: Any) -> Tensor:
     """Return 1 where the largest output is at the label, else 0."""
     right: Tensor = outputs.argmax(dim=1) == batch["label"]

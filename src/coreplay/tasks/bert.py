@@ -6,11 +6,12 @@ A model has a random start, or comes from a local folder or by its Hub name.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -20,16 +21,12 @@ from coreplay.errors import InputError
 from coreplay.files import read_text
 from coreplay.tasks.base import Batch, Task, seeded
 from coreplay.tasks.tokenization import PIECES, Vocabulary
+from coreplay.validation import Count
 
 SUPPORTED = ("bert",)  # model types by transformers' names
 COLUMNS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
-TINYBERT: dict[str, Any] = {
-    "num_layers": 4,
-    "hidden_size": 312,
-    "num_heads": 12,
-    "intermediate_size": 1200,
-    "dropout": 0.1,
-}
+TINYBERT: dict[str, Any] = {"num_layers": 4, "hidden_size": 312, "num_heads": 12, "intermediate_size": 1200}
+TINYBERT |= {"dropout": 0.1}
 OF_NEW_MODELS = (*TINYBERT, "vocabulary_size", "vocabulary_text")
 
 
@@ -75,12 +72,12 @@ class TextTask(Task):
         vocabulary_size: int | None = None,
         vocabulary_text: str | Path | None = None,
         pretrained: str | None = None,
-        num_layers: int | None = None,
-        hidden_size: int | None = None,
-        num_heads: int | None = None,
-        intermediate_size: int | None = None,
-        max_length: int = 64,
-        dropout: float | None = None,
+        num_layers: Count | None = None,
+        hidden_size: Count | None = None,
+        num_heads: Count | None = None,
+        intermediate_size: Count | None = None,
+        max_length: Annotated[int, Field(ge=3)] = 64,
+        dropout: Annotated[float, Field(ge=0, lt=1)] | None = None,
     ) -> None:
         self.pretrained, self.max_length = pretrained, max_length
         sizes: dict[str, Any] = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": num_heads}
@@ -88,28 +85,22 @@ class TextTask(Task):
         if pretrained is not None:
             _check(pretrained, sizes | {"vocabulary_size": vocabulary_size, "vocabulary_text": vocabulary_text})
         self.sizes = TINYBERT | {name: value for name, value in sizes.items() if value is not None}
-        for name in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
-            if self.sizes[name] < 1:
-                raise InputError(f"{name} must be at least 1: got {self.sizes[name]}")
         if self.sizes["hidden_size"] % self.sizes["num_heads"]:
-            raise InputError(f"hidden_size must be a multiple of num_heads: got {hidden_size} and {num_heads}")
-        if max_length < 3:
-            raise InputError(f"max_length must leave room for a piece between the two ends: got {max_length}")
-        if not 0 <= self.sizes["dropout"] < 1:
-            raise InputError(f"dropout must be at least 0 and below 1: got {dropout}")
+            wide, heads = self.sizes["hidden_size"], self.sizes["num_heads"]
+            raise InputError(f"hidden_size must be a multiple of num_heads: got {wide} and {heads}")
         if isinstance(vocabulary, Vocabulary):
             self.vocabulary = vocabulary
-            return
-        if vocabulary is not None or pretrained is not None:
-            option, path = ("pretrained", pretrained) if vocabulary is None else ("vocabulary", vocabulary)
-            self.vocabulary = Vocabulary.loaded(str(path), option)
-            return
-        if vocabulary_text is not None:
-            texts = read_text(vocabulary_text, "text", "vocabulary_text").split("\n")
+        elif vocabulary is not None:
+            self.vocabulary = Vocabulary.loaded(vocabulary)
+        elif pretrained is not None:
+            self.vocabulary = Vocabulary.loaded(pretrained, "pretrained")
         else:
-            assert stream is not None, "a vocabulary is trained on a stream"
-            texts = stream.of_period(int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])).texts
-        self.vocabulary = Vocabulary.trained(texts, PIECES if vocabulary_size is None else vocabulary_size)
+            if vocabulary_text is not None:
+                texts = read_text(vocabulary_text, "text", "vocabulary_text").split("\n")
+            else:
+                assert stream is not None, "a vocabulary is trained on a stream"
+                texts = stream.of_period(int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])).texts
+            self.vocabulary = Vocabulary.trained(texts, PIECES if vocabulary_size is None else vocabulary_size)
 
     def bert(self, kind: Any, seed: int, **more: Any) -> nn.Module:
         """Return a model of this kind, new or pretrained; new parts have the random start of the seed."""
