@@ -32,23 +32,24 @@ def select(
 ) -> None:
     """Choose which samples of a pool to keep.
 
-    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, and also `features` (for herding) and
-    `new` (True for each sample that is new; for approximate_uniform, fixed_proportion and balanced).
+    A .npz or .safetensors file may name its arrays: `gradients` or `gram`, `new` (True for each sample that is new; for
+    approximate_uniform, fixed_proportion and balanced) and columns of the pool, such as `features` (for herding).
 
     Example: `coreplay select gradients.npy --budget 20`
 
     Example: `coreplay select pool.npz --budget 5 --method exact --option time_limit=10 --json`
     """
     from coreplay.files import atomic_write, read_arrays, write_json
-    from coreplay.selection import choose, objective
+    from coreplay.selection import make_pool, objective, select_from
 
     if output is not None and output.suffix not in (".npy", ".json"):
         raise InputError(f"--output {str(output)!r} has suffix {output.suffix!r}: use .npy or .json")
     load_plugins(plugin)
     arrays = _named(read_arrays(file), str(file), gram)
-    selection = choose(**arrays, budget=budget, method=method, seed=seed, seen=seen, **parse_options(option))
+    candidates = make_pool(**arrays, seen=seen)
+    selection = select_from(candidates, budget=budget, method=method, seed=seed, **parse_options(option))
     indices = selection.indices.tolist()
-    pool = len(arrays.get("gradients", arrays.get("gram", [])))
+    pool = candidates.size
     value = objective(arrays.get("gradients"), selection.indices, gram=arrays.get("gram"))
     if output is not None and output.suffix == ".npy":
         import numpy as np
@@ -61,7 +62,8 @@ def select(
         echo(f"the pool of {pool} is not larger than the budget of {budget}: all samples are kept", err=True)
     if as_json:
         about = {"method": method, "budget": budget, "pool": pool, "indices": indices, "objective": value}
-        echo(json.dumps(about | selection.details))
+        weights = {} if selection.weights is None else {"weights": selection.weights.tolist()}
+        echo(json.dumps({**about, **weights, **selection.details}))
     elif output is None:
         echo("\n".join(map(str, indices)))
     else:
@@ -70,14 +72,15 @@ def select(
 
 def _named(arrays: dict[str, Any], file: str, gram: bool = False) -> dict[str, Any]:
     """Give the arrays of a file their roles."""
-    roles = {"gradients", "gram", "features", "new"}
-    named = {name: array for name, array in arrays.items() if name in roles}
+    roles = {"gradients", "gram", "new"}
+    named: dict[str, Any] = {name: array for name, array in arrays.items() if name in roles}
+    columns = {name: array for name, array in arrays.items() if name not in roles}
     if not {"gradients", "gram"} & set(named):
-        others = [name for name in arrays if name not in roles]
+        others = [name for name in columns if name != "features"]
         if len(others) != 1:
             raise InputError(f"file {file!r} has arrays {sorted(arrays)}: name one of them 'gradients' or 'gram'")
-        named["gram" if gram else "gradients"] = arrays[others[0]]
-    return named
+        named["gram" if gram else "gradients"] = columns.pop(others[0])
+    return {**named, "columns": {name: lambda array=array: array for name, array in columns.items()}}
 
 
 def near_optimality(

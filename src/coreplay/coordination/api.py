@@ -15,7 +15,7 @@ from coreplay.coordination.rounds import CoordinationSpec, RoundResult, run_roun
 from coreplay.coordination.server import Receipt
 from coreplay.coordination.session import Answer, Session
 from coreplay.errors import InputError
-from coreplay.selection.pool import whole_number
+from coreplay.validation import whole_number
 
 Ints = NDArray[np.int64]
 Missing = Callable[[int, int], bool]

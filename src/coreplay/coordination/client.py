@@ -21,8 +21,8 @@ from coreplay.coordination.messages import NEVER, Broadcast, Contribution
 from coreplay.coordination.method import Method, Past, make_method
 from coreplay.errors import InputError
 from coreplay.seeding import generator
-from coreplay.selection.pool import whole_number
-from coreplay.selection.swaps import polish
+from coreplay.selection.solvers.swaps import polish
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coreplay.coordination.matrix import Candidates
 from coreplay.coordination.messages import Broadcast, Vector
 from coreplay.registry import Registry
-from coreplay.selection.swaps import top
+from coreplay.selection.solvers.swaps import top
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -21,7 +21,8 @@ from coreplay.coordination import coordinate, coordination_methods
 from coreplay.coordination.methods.corrective import least_mixture
 from coreplay.errors import InputError, unknown
 from coreplay.seeding import generator
-from coreplay.selection.pool import unit_rows, whole_number
+from coreplay.selection.pool import unit_rows
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]

@@ -45,8 +45,8 @@ from coreplay.coordination.method import Method, Past, Steering, coordination_me
 from coreplay.coordination.total import mixture, norm, products
 from coreplay.errors import InputError
 from coreplay.selection import minimise
-from coreplay.selection.pool import whole_number
-from coreplay.selection.swaps import polish, search, top
+from coreplay.selection.solvers.swaps import polish, search, top
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 
