@@ -1,7 +1,4 @@
-"""What the tasks on texts share: BERT models of any size, their vocabulary and batches.
-
-A model has a random start, or comes from a local folder or by its Hub name.
-"""
+"""What the tasks on texts share: BERT models, new or pretrained, their vocabulary and batches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +28,7 @@ OF_NEW_MODELS = (*TINYBERT, "vocabulary_size", "vocabulary_text")
 
 
 class TextTask(Task):
-    """A task on texts with a BERT model; by default TinyBERT (the paper's L = 4, H = 312, A = 12, feed-forward 1200).
+    """A task on texts with a BERT model; by default TinyBERT, as in the paper.
 
     Options of a new model and of a vocabulary that is trained can't be given together with `pretrained`.
 
@@ -40,8 +37,7 @@ class TextTask(Task):
     stream
         Texts.
     vocabulary
-        A vocab.txt, tokenizer.json, model folder or Hub name. By default that of `pretrained`, or else a WordPiece
-        vocabulary that is trained.
+        A vocab.txt, tokenizer.json, model folder or Hub name; by default that of `pretrained`, or one that is trained.
     vocabulary_size
         The number of pieces of a vocabulary that is trained; 8192 by default.
     vocabulary_text
@@ -156,18 +152,14 @@ def _check(pretrained: str, of_new_models: dict[str, Any]) -> None:
 
 
 def load_pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> nn.Module:
-    """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words.
-
-    Code in the folder is never run.
-    """
+    """Load a BERT that knows `words` words from a folder or by its Hub name; code in the folder is never run."""
     with _explained(start), seeded(seed), _without_bar():
         model: Any = kind.from_pretrained(start, config=_config(start, **more), trust_remote_code=False)
     if model.config.vocab_size < words:
         raise InputError(
             f"pretrained {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use its own"
         )
-    found: nn.Module = model
-    return found
+    return model  # type: ignore[no-any-return]
 
 
 def _config(start: str, **more: Any) -> Any:
@@ -213,9 +205,7 @@ def _without_bar() -> Iterator[None]:
 def hidden_at(bert: Any, batch: Any, positions: Tensor) -> Tensor:
     """Return the last hidden states of transformers' `BertModel` at `positions` (n, k) only: (n, k, hidden size).
 
-    A masked language model needs about 15 % of the positions. At the others the last layer computes keys and values
-    alone, which attention at the masked positions reads; queries, the output of the attention and the feed-forward
-    part, five sixths of the layer, are computed at `positions` only. Values and gradients are the same.
+    At other positions the last layer computes keys and values alone. Values and gradients are the same as without it.
     """
     hidden: Tensor = bert.embeddings(**{name: batch[name] for name in COLUMNS if name != "attention_mask"})
     there = batch["attention_mask"].bool()
