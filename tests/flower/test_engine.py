@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Message
 
 from coreplay.coordination import Contribution
-from coreplay.coordination.secure.messages import Reveal
+from coreplay.coordination.secure.protocol import Reveal
 from coreplay.flower.app import conduct, handle
 from coreplay.flower.messages import Letter
 from coreplay.runtime import prepare, run

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coreplay.coordination import Client, Server
+from coreplay.coordination.messages import Stamp
 from coreplay.coordination.secure import SecureServer
-from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
+from coreplay.coordination.secure.protocol import Keys, Masked, Reveal, Shares
 from coreplay.errors import InputError
 from coreplay.flower.messages import Letter, is_shared
 from coreplay.flower.node import Node
@@ -100,7 +101,7 @@ def test_a_secure_dialogue_on_disk_gives_the_sum_and_survives_repeated_letters(t
                 Dialogue(tmp_path / name).step(Letter(letter.act, "run", 0, 0, data=b"another"))
         return first.data
 
-    server = SecureServer(dict.fromkeys(names, float(budget)), 20, run="run", period=0, round=0)
+    server = SecureServer(dict.fromkeys(names, float(budget)), 20, Stamp("run", 0, 0))
     for name in names:
         server.receive(Keys.from_bytes(ask(name, Letter("contribute", "run", 0, 0, {"secure": True}))))
     for name in names:
