@@ -161,7 +161,7 @@ def names() -> str:
     """Return what can be named in a configuration, from the registries, with the options of each."""
     from coreplay.coordination.method import _registry as coordinations
     from coreplay.data.sources import _registry as sources
-    from coreplay.learning.hooks import _registry as algorithms
+    from coreplay.learning.hooks import _algorithms as algorithms
     from coreplay.selection.api import _registry as selectors
     from coreplay.tasks.api import _registry as tasks
 
