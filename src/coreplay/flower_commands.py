@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.command()
 def up(
-    clients: Annotated[int, typer.Option(min=1, help="How many SuperNodes to start, one a client.")] = 3,
+    clients: Annotated[int, typer.Option(min=1, help="How many SuperNodes to start, one per client.")] = 3,
     folder: Annotated[
         Path, typer.Option("--folder", "-o", help="For logs, buffers, keys and Flower's configuration.")
     ] = Path("deployment"),
@@ -27,6 +27,9 @@ def up(
         bool, typer.Option("--tls", help="Encrypt, and let in only SuperNodes whose keys are registered.")
     ] = False,
     port: Annotated[int | None, typer.Option(help="Of the SuperLink.  [default: a free one]")] = None,
+    plugins: Annotated[
+        bool, typer.Option("--plugins", help="Let SuperNodes run the plugins of a run: code that the server sends.")
+    ] = False,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine; ctrl-C stops them all.
 
@@ -38,7 +41,7 @@ def up(
     from coreplay.flower.deployment import Deployment
     from coreplay.runtime import EngineError
 
-    deployment = Deployment(folder, clients, tls=tls, port=port)
+    deployment = Deployment(folder, clients, tls=tls, port=port, plugins=plugins)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal or a service manager stops it like ctrl-C
         signal.signal(number, signal.default_int_handler)
     try:
