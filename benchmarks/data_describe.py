@@ -11,7 +11,8 @@ from benchmarks.common import header
 from coreplay.data import FederatedStream, load
 from coreplay.data.describe import describe
 from coreplay.files import write_text
-from coreplay.report.studies import write_stream
+from coreplay.report.renderer import save_figure
+from coreplay.report.studies import stream_figure
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
         text, details = describe(stream)
         done = time.perf_counter()
         print(f"{name}: {stream}, load {loaded - began:.2f} s, describe {done - loaded:.2f} s (asked: < 15 s together)")
-        write_stream(name, text, details, arguments.output / f"stream_{name}.png")
+        save_figure(stream_figure(name, text, details), arguments.output / f"stream_{name}.png")
         drift = f"{text.drift_first_last:.3f} | {text.drift_first_last_random:.3f}"
         apart = f"{text.heterogeneity:.3f} | {text.heterogeneity_random:.3f}"
         lines.append(f"| {name} | {text.samples} | {text.clients} | {drift} | {apart} | {done - began:.1f} |")

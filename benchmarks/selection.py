@@ -19,10 +19,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import header, line, mean, pair
 from coreplay.experiments.near_optimality import MIXTURES, draw
 from coreplay.seeding import generator
-from coreplay.selection import choose, minimise
-from coreplay.selection.branch_and_bound import solve
+from coreplay.selection import minimise, select
 from coreplay.selection.pool import make_pool
-from coreplay.selection.swaps import polish
+from coreplay.selection.solvers.branch_and_bound import solve
+from coreplay.selection.solvers.swaps import polish
 
 
 def problem(n: int, k: int, mixture: str, dimension: int = 300) -> Any:
@@ -155,7 +155,7 @@ def main() -> None:
     K = (rows @ rows.T).astype(np.float64)
     for precision in (np.float32, np.float64):
         G = rows.astype(precision)
-        ours, theirs = pair(lambda: choose(gram=K, budget=500), lambda G=G: G @ G.T, 3)
+        ours, theirs = pair(lambda: select(gram=K, budget=500), lambda G=G: G @ G.T, 3)
         line(f"polished 500 of 5000 / the gram, {precision.__name__}, d 4096", ours, theirs, ">= 0.2x")
 
 

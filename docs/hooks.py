@@ -91,7 +91,7 @@ def _shown(target: Path) -> str:
 @cache
 def commands() -> str:
     """Return all commands with their arguments and options, as `--help` shows them."""
-    from coreplay.cli import app
+    from coreplay.cli.app import app
 
     return "\n".join(_command("coreplay", typer.main.get_command(app)))
 

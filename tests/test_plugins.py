@@ -171,6 +171,32 @@ config = RunFolder.open({str(folder.path)!r}).config()
     assert (tmp_path / "ran").read_text() == "xx"  # by who goes on with it
 
 
+def test_the_report_of_a_run_does_not_run_its_plugins(last, tmp_path):
+    ran = tmp_path / "ran"
+    last.write_text(LAST.format(name="last") + f"with open({str(ran)!r}, 'a') as f:\n    f.write('x')\n")
+    config = Config.make(
+        {
+            "plugins": [str(last)],
+            "stream": {"source": "digits", "options": {"num_clients": 3, "num_periods": 2}},
+            "task": {"name": "image_classification", "options": {"channels": 2}},
+            "federated": {"rounds": 1},
+            "replay": {"strategy": "last", "budget": 3},
+            "gradients": {"sketch_size": 16},
+            "engine": {"name": "serial"},
+        }
+    )
+    coreplay.run(config, tmp_path / "runs" / "first")
+    for words in (["runs", "runs"], ["report", "runs", "-o", "report"]):
+        shown = subprocess.run(
+            [sys.executable, "-m", "coreplay", *words], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert "last" in shown.stdout
+    assert ran.read_text() == "x"  # once, by the run itself
+    command = [sys.executable, "-m", "coreplay", "run", "--resume", "runs/first"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert ran.read_text() == "xx"
+
+
 class _Point:
     name, value, dist = "theirs", "their_package.plugin", None
 

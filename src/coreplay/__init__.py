@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from coreplay.gradients import gradient_matrix as gradient_matrix
     from coreplay.learning.hooks import algorithm as algorithm
     from coreplay.learning.hooks import algorithms as algorithms
+    from coreplay.learning.hooks import continual_method as continual_method
+    from coreplay.learning.hooks import continual_methods as continual_methods
     from coreplay.runtime import Config as Config
     from coreplay.runtime import run as run
     from coreplay.selection import objective as objective
@@ -34,6 +36,8 @@ _HOMES = {
     "Task": "coreplay.tasks",
     "algorithm": "coreplay.learning.hooks",
     "algorithms": "coreplay.learning.hooks",
+    "continual_method": "coreplay.learning",
+    "continual_methods": "coreplay.learning",
     "coordinate": "coreplay.coordination",
     "coordination_method": "coreplay.coordination.method",
     "coordination_methods": "coreplay.coordination",
@@ -54,6 +58,8 @@ __all__ = [
     "__version__",
     "algorithm",
     "algorithms",
+    "continual_method",
+    "continual_methods",
     "coordinate",
     "coordination_method",
     "coordination_methods",

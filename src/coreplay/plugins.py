@@ -71,7 +71,7 @@ def load_plugins(names: Iterable[str], base: Path | str = ".") -> None:
             fresh = resolved not in sys.modules
             _import(resolved)
         if fresh and len(own) == before:
-            decorators = "selector, coordination_method, algorithm, task or source"
+            decorators = "selector, coordination_method, algorithm, continual_method, task or source"
             warnings.warn(
                 f"plugin {name!r} registers nothing: decorate what it defines with coreplay's {decorators}",
                 PluginWarning,

@@ -147,3 +147,18 @@ def _parts(value: Any) -> Iterator[Any]:
             yield from _parts(part)
     else:
         yield value
+
+
+def whole_number(value: Any, name: str, *, least: int) -> int:
+    """Return an integer argument of at least `least`.
+
+    >>> whole_number(2.5, "budget", least=1)
+    Traceback (most recent call last):
+    coreplay.errors.InputError: budget must be a whole number: got 2.5
+    """
+    value = _plain(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name} must be a whole number: got {value!r}")
+    if value < least:
+        raise InputError(f"{name} must be at least {least}: got {value}")
+    return value

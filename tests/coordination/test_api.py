@@ -6,7 +6,7 @@ import pytest
 import coreplay
 from coreplay import coordinate
 from coreplay.coordination import Client, coordination_methods
-from coreplay.coordination.matrix import Rows
+from coreplay.coordination.matrix import ArrayGradients
 from coreplay.errors import InputError
 
 METHODS = sorted(coordination_methods())
@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_run_and_scale_does_not_matter(method, refe
 @pytest.mark.parametrize("method", METHODS)
 def test_gradient_matrices_and_arrays_are_alike(method, reference):
     clients = reference.draw(2, clients=4, pool=12)
-    arrays, matrices = coordinate(clients, 4, method, 3), coordinate([Rows(c) for c in clients], 4, method, 3)
+    arrays, matrices = coordinate(clients, 4, method, 3), coordinate([ArrayGradients(c) for c in clients], 4, method, 3)
     assert [k.tolist() for k in arrays.selections] == [k.tolist() for k in matrices.selections]
 
 
@@ -112,7 +112,7 @@ def test_wrong_arguments_are_named():
         coordinate([np.eye(3)] * 2, [1])
     with pytest.raises(InputError, match="clients is empty"):
         coordinate([], 1)
-    for one in (np.eye(3), Rows(np.eye(3))):
+    for one in (np.eye(3), ArrayGradients(np.eye(3))):
         with pytest.raises(InputError, match=r"clients must be a list, .* pass \[clients\]"):
             coordinate(one, 1)
     with pytest.raises(InputError, match="unknown option 'diagonal' of coordination method 'corrective'"):

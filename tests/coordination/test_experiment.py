@@ -8,10 +8,10 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from coreplay import coordinate
-from coreplay.cli import app
+from coreplay.cli.app import app
 from coreplay.errors import InputError
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound, run
-from coreplay.report.studies import coordination_table, write_coordination
+from coreplay.report.studies import write_study
 
 SMALL = CoordinationStudy(clients=6, pool=10, budget=3, dimension=8, rounds=(0, 2), seed=1)
 
@@ -43,9 +43,8 @@ def test_run_and_report(tmp_path):
     result = run(SMALL, progress=lambda done, total: steps.append((done, total)))
     assert steps[-1] == (5, 5)
     assert all(o.objective >= result.lower for o in result.outcomes)
-    table = coordination_table(result)
+    table, paths = write_study(result, tmp_path)
     assert table.count("\n") == 6
-    paths = write_coordination(result, tmp_path)
     assert all(path.stat().st_size > 0 for path in paths)
     assert json.loads(paths[0].read_text())["config"]["clients"] == 6
 
@@ -84,7 +83,7 @@ def files(tmp_path, reference):
 def test_command_on_files_writes_each_client_s_selection(files, tmp_path):
     clients, names = files
     out = tmp_path / "kept"
-    words = ["coordinate", *names, "--budget", "4", "--rounds", "3", "-o", str(out)]
+    words = ["coordinate", *names, "--budget", "4", "--rounds", "0", "3", "--method", "corrective", "-o", str(out)]
     found = CliRunner().invoke(app, [*words, "--json"])
     assert found.exit_code == 0, found.output
     expected = coordinate(clients, 4, rounds=3)
@@ -92,21 +91,20 @@ def test_command_on_files_writes_each_client_s_selection(files, tmp_path):
     assert json.loads((out / "selections.json").read_text()) == selections
     result = json.loads(found.stdout)
     assert result["selections"] == selections
-    assert result["objective"] == pytest.approx(expected.objective, rel=1e-5)
-    assert len(json.loads((out / "results.json").read_text())["history"]) == 3
+    alone, joint = (outcome["objective"] for outcome in result["outcomes"])
+    assert joint == pytest.approx(expected.objective, rel=1e-5)
+    assert alone == pytest.approx(coordinate(clients, 4, rounds=0).objective, rel=1e-5)
     shown = CliRunner().invoke(app, words).stdout
-    assert "3 clients keep 12 of 36 samples" in shown
+    assert "of 3 clients, 4 of up to 12 samples each, d = " in shown
     assert "replaced: " in shown
     everything = CliRunner().invoke(app, ["coordinate", *names, "--budget", "12", "-o", str(out)])
-    assert "everything is kept, nothing to coordinate" in everything.stdout
+    assert "everything is kept and nothing is left to coordinate" in str(everything.exception)
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--clients", "5"], "--clients is for generated clients"),
-        (["--rounds", "1", "2"], "--rounds must have one value"),
-        (["--method", "corrective", "alternating"], "--method must have one value"),
         (["--method", "corective"], "did you mean 'corrective'"),
     ],
 )

@@ -14,7 +14,8 @@ from scipy.spatial.distance import jensenshannon
 from coreplay.cli import main
 from coreplay.data import FederatedStream, load, save
 from coreplay.data.describe import between_rows, describe, jensen_shannon, to_the_rest
-from coreplay.report.studies import stream_table, write_stream
+from coreplay.report.renderer import save_figure
+from coreplay.report.studies import stream_figure, stream_table
 from tests.data.shared import needs_shared_data, real
 
 
@@ -83,7 +84,7 @@ def test_one_client_or_one_period_can_be_described(tmp_path):
     text, details = describe(stream)
     assert text.drift_neighbours == []
     assert text.heterogeneity == 0
-    write_stream("alone", text, details, tmp_path / "alone.svg")
+    save_figure(stream_figure("alone", text, details), tmp_path / "alone.svg")
     assert "| 0 | 2 | 1 |  |" in stream_table("alone", text)
 
 

@@ -93,8 +93,17 @@ def test_new_intents_are_unheard_before():
 
 
 def test_wrong_strengths_are_refused():
-    with pytest.raises(InputError, match=r"num_clients = 0, habits = 2.0, alpha = -1.0"):
-        load("synthetic", num_clients=0, habits=2, alpha=-1)
+    for name, value, bound in (
+        ("num_clients", 0, "at least 1"),
+        ("num_periods", 0, "at least 1"),
+        ("samples", 0, "at least 1"),
+        ("habits", 2, "at most 1"),
+        ("alpha", -1, "above 0"),
+        ("test", 1, "below 1"),
+        ("season", 0, "above 0"),
+    ):
+        with pytest.raises(InputError, match=f"'{name}' of source 'synthetic': got {value}: must be {bound}"):
+            load("synthetic", **{name: value})
     with pytest.raises(InputError, match="unknown option 'drfit' of source 'synthetic': did you mean 'drift'"):
         load("synthetic", drfit=1)
     with pytest.raises(InputError, match="unknown source 'synthetc'"):
@@ -166,7 +175,7 @@ def test_column_roles_are_checked():
             {"num_clients": "abc"},
             "option 'num_clients' of source 'synthetic': got 'abc': must be a whole number",
         ),
-        ("synthetic", {"drift": float("nan")}, "'drift' .*: got nan: must be a number"),
+        ("synthetic", {"drift": float("nan")}, "'drift' .*: got nan: must be at most 1000"),
         ("synthetic", {"samples": 1e30}, "'samples' .*: must be a whole number"),
         ("digits", {"num_clients": True}, "'num_clients' .*: got True: must be a whole number"),
         ("files", {"path": 5}, "'path' .*: got 5: must be a path or a string or a list"),
@@ -232,7 +241,7 @@ def test_digits_are_rotated_or_come_class_by_class():
         assert set(step.of_period(t).label.tolist()) == {2 * t, 2 * t + 1}
     with pytest.raises(InputError, match="unknown change 'rotate': did you mean 'rotated'"):
         load("digits", change="rotate")
-    with pytest.raises(InputError, match="periods at most 10"):
+    with pytest.raises(InputError, match="num_periods must be at most 10"):
         load("digits", change="class_incremental", num_periods=11)
 
 

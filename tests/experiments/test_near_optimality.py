@@ -6,7 +6,7 @@ import pytest
 import coreplay
 from coreplay import InputError
 from coreplay.experiments.near_optimality import NearOptimality, draw, one_repeat, run
-from coreplay.report.studies import near_optimality_table, write_near_optimality
+from coreplay.report.studies import write_study
 from tests.selection.problems import best_by_enumeration, unit
 
 SMALL = NearOptimality(sizes=(8, 12), budget=3, repeats=130, dimension=20, mixture="uncentred")
@@ -42,20 +42,19 @@ def test_the_result_does_not_depend_on_the_number_of_workers(small):
 
 def test_the_report_holds_table_json_and_figures(small, tmp_path):
     result = small
-    paths = write_near_optimality(result, tmp_path)
+    text, paths = write_study(result, tmp_path)
     assert {p.name for p in paths} == {"results.json", "table.md"} | {
         f"ratios-n{n}.{suffix}" for n in (8, 12) for suffix in ("png", "svg")
     }
     assert (tmp_path / "ratios-n8.png").read_bytes().startswith(b"\x89PNG")
     assert ">naive_uniform</text>" in (tmp_path / "ratios-n8.svg").read_text()
-    text = near_optimality_table(result)
     assert "| exact | 1.0000 | 1.0000 | 1.0000 | 100.0% |" in text
     row = next(r for r in result.rows if r.n == 8 and r.method == "naive_uniform")
     k = SMALL.methods.index("naive_uniform")
     assert row.mean == pytest.approx(result.ratios[8][k].mean())
     assert row.p95 == pytest.approx(np.quantile(result.ratios[8][k], 0.95))
     again = tmp_path / "again"
-    write_near_optimality(result, again)
+    write_study(result, again)
     assert (again / "ratios-n8.svg").read_bytes() == (tmp_path / "ratios-n8.svg").read_bytes()
 
 

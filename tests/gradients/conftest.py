@@ -10,7 +10,7 @@ import coreplay
 
 
 def loop(model, loss, batch, parameters=None):
-    """Return the raw gradients, one row a sample, written as differently from the library as can be."""
+    """Return the raw gradients, one row per sample, written as differently from the library as can be."""
     model = copy.deepcopy(model).eval()
     chosen = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters(model)
     rows = []

@@ -7,9 +7,9 @@ from torch import nn
 
 from coreplay.data import load
 from coreplay.errors import InputError
-from coreplay.learning import FlatModel, make_algorithm, train
+from coreplay.learning import FlatModel, Methods, Turn, train
 from coreplay.replay import Store
-from coreplay.runtime import Config
+from coreplay.runtime import ClientRuntime, Config
 from coreplay.seeding import generator
 from coreplay.tasks import Task, batches, make
 
@@ -115,7 +115,7 @@ def test_training_masks_depend_on_the_seed_of_the_run(task, stream, monkeypatch)
     settings = Config.make({"federated": {"epochs": 12}}).federated
     for seed in (0, 0, 1):
         flat = FlatModel(task.model(0))
-        train(flat, task, samples, make_algorithm("fedavg"), settings, seed=seed, client="a", period=0, round=0)
+        train(flat, task, samples, Methods("fedavg", {}), settings, Turn(seed, "a", 0, 0))
     masks = [batch["input_ids"].tolist() for batch in shown]
     assert masks[:12] == masks[12:24]
     assert masks[:12] != masks[24:]
@@ -127,8 +127,8 @@ def test_the_gradients_of_choices_depend_on_the_seed_of_the_run(task, stream, tm
     for number, seed in enumerate((0, 0, 1)):
         settings = Config.make({"seed": seed, "gradients": {"backend": "factored"}})
         with Store.open(tmp_path / f"{number}.sqlite") as store:
-            site = Site(settings, stream, task, FlatModel(task.model(0)), store, tmp_path / str(number))
-            grams.append(site.gradients(client, 0, site.pool(client, 0), start).gram())
+            runtime = ClientRuntime(settings, stream, task, FlatModel(task.model(0)), store, tmp_path / str(number))
+            grams.append(runtime.gradients(client, runtime.pool(client, 0), start).gram())
     np.testing.assert_array_equal(grams[0], grams[1])
     assert abs(grams[0] - grams[2]).max() > 0.01
 
@@ -150,8 +150,8 @@ def test_training_equals_plain_torch(task, stream, changes, algorithm, mu):
     config = Config.make({"federated": {"batch_size": 4} | changes}).federated
     samples = stream.samples(stream.clients[0], 0)
     flat = FlatModel(task.model(0))
-    made = make_algorithm(algorithm, {"mu": mu} if mu else {})
-    told = train(flat, task, samples, made, config, seed=0, client="c", period=0, round=1)
+    made = Methods(algorithm, {"mu": mu} if mu else {})
+    told = train(flat, task, samples, made, config, Turn(0, "c", 0, 1))
     expected = reference(task, samples, config, "c", 1, mu)
     assert told.samples == len(samples)
     assert told.loss.weight > 0
@@ -183,7 +183,7 @@ def test_a_batch_of_one_sample_is_normalised_by_the_running_statistics(count):
     task, samples = Normed(), load("digits", num_clients=1, num_periods=1).of_period(0)[:count]
     config = Config.make({"federated": {"batch_size": 4, "max_grad_norm": 0}}).federated
     flat, model = FlatModel(task.model(0)), task.model(0)
-    train(flat, task, samples, make_algorithm("fedavg"), config, seed=0, client="c", period=0, round=0)
+    train(flat, task, samples, Methods("fedavg", {}), config, Turn(0, "c", 0, 0))
     order = int(generator(0, "c", 0, "training", 0).integers(2**62))
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate)
     for batch in batches(task, samples, 4, seed=order, epoch=0):
@@ -210,7 +210,7 @@ def test_batch_norms_that_the_model_keeps_frozen_stay_frozen():
     task, samples = Own(), load("digits", num_clients=1, num_periods=1).of_period(0)[:5]
     flat = FlatModel(task.model(0))
     config = Config.make({"federated": {"batch_size": 4}}).federated
-    train(flat, task, samples, make_algorithm("fedavg"), config, seed=0, client="c", period=0, round=0)
+    train(flat, task, samples, Methods("fedavg", {}), config, Turn(0, "c", 0, 0))
     assert not flat.model[1].training
     assert not flat.model[1].running_mean.any()
 
@@ -222,7 +222,7 @@ def test_random_states_and_repeats(task, stream):
     values = []
     for round in (0, 0, 1):
         flat = FlatModel(task.model(0))
-        train(flat, task, samples, make_algorithm("fedavg"), config, seed=0, client="c", period=0, round=round)
+        train(flat, task, samples, Methods("fedavg", {}), config, Turn(0, "c", 0, round))
         values.append(flat.numpy().copy())
     assert torch.equal(state, torch.random.get_rng_state())
     np.testing.assert_array_equal(values[0], values[1])
@@ -231,6 +231,6 @@ def test_random_states_and_repeats(task, stream):
 
 def test_divergence_is_named(task, stream):
     config = Config.make({"federated": {"learning_rate": 1e30, "max_grad_norm": 0, "epochs": 5}}).federated
-    samples, flat, made = stream.samples(stream.clients[0], 0), FlatModel(task.model(0)), make_algorithm("fedavg")
+    samples, flat, made = stream.samples(stream.clients[0], 0), FlatModel(task.model(0)), Methods("fedavg", {})
     with pytest.raises(InputError, match=r"client 'c'.*lower federated\.learning_rate"):
-        train(flat, task, samples, made, config, seed=0, client="c", period=0, round=0)
+        train(flat, task, samples, made, config, Turn(0, "c", 0, 0))

@@ -30,5 +30,5 @@ def written(runs, tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leave out drawing the files of figures, which takes longest."""
-    monkeypatch.setattr("coreplay.report.api.save", lambda figure, *paths: None)
+    monkeypatch.setattr("coreplay.report.api.save_figure", lambda figure, *paths: None)
     monkeypatch.setattr("coreplay.report.api.read_text", lambda path: '<svg width="9pt" height="9pt"/>')

@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from coreplay.report.charts import Axis, Figure, Panel, Points, SeedStats, Series, Style
+from coreplay.report.charts import Axis, Figure, Lines, Panel, SeedStats, Series, Style
 from coreplay.report.compare import Group
 from coreplay.report.html import page
-from coreplay.report.renderer import inline_svg, save
+from coreplay.report.renderer import inline_svg, save_figure
 from coreplay.report.tables import Table
 from tests.report.chromium import MISSING, chromium
 
@@ -110,7 +110,7 @@ def test_hostile_texts_stay_texts(browser, written, tmp_path):
     figures = tuple(harm(figure) for figure in section.figures if figure.name in ("over-time", "map"))
     drawings = {}
     for figure in figures:
-        save(figure, tmp_path / "figure.svg")
+        save_figure(figure, tmp_path / "figure.svg")
         drawings[figure.name] = inline_svg((tmp_path / "figure.svg").read_text(encoding="utf-8"), f"{figure.name}-")
     tables = tuple(map(harm_table, section.tables))
     bad = dataclasses.replace(section, group=group, figures=figures, tables=tables, notes=(HOSTILE,), drawings=drawings)
@@ -127,10 +127,10 @@ def test_hostile_texts_stay_texts(browser, written, tmp_path):
 
 def test_hostile_texts_can_be_drawn_as_files(tmp_path):
     series = Series(HOSTILE + "\x00\ud800", Style("#0072B2"), (1.0,), (SeedStats((1.0,)),))
-    chart = Points(Axis(HOSTILE), Axis("$x^{"), (series,))
+    chart = Lines(Axis(HOSTILE), Axis("$x^{"), (series,))
     figure = Figure("hostile", HOSTILE, "", (Panel(chart, {"client": HOSTILE}), Panel(chart)))
     paths = [tmp_path / "hostile.png", tmp_path / "hostile.svg"]
-    save(figure, *paths)
+    save_figure(figure, *paths)
     assert paths[0].read_bytes().startswith(b"\x89PNG")
     texts = [element.text for element in ElementTree.parse(paths[1]).iter() if element.tag.endswith("}text")]
     assert HOSTILE in texts

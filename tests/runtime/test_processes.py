@@ -1,4 +1,4 @@
-"""The local engine: the same results with any number of workers, after deaths, and after going on."""
+"""The engine of worker processes: the same results with any number of workers, after deaths, and after going on."""
 
 import os
 import re
@@ -11,36 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from coreplay.errors import InputError
-from coreplay.learning import FlatModel, make_algorithm, train
-from coreplay.replay import Buffer, Store
-from coreplay.runtime import Config, ProcessesEngine, WorkerError, prepare, run
-from coreplay.selection import select
-
-RECORDS = ("metrics.jsonl", "rounds.jsonl", "coordination.jsonl")
-TINY = {
-    "stream": {"options": {"num_clients": 6, "num_periods": 3, "samples": 8}},
-    "task": {
-        "options": {
-            "num_layers": 1,
-            "hidden_size": 16,
-            "num_heads": 2,
-            "intermediate_size": 32,
-            "vocabulary_size": 200,
-            "max_length": 16,
-        }
-    },
-    "federated": {"rounds": 2, "batch_size": 4},
-    "replay": {"budget": 3, "coordination_rounds": 2},
-    "gradients": {"sketch_size": 64},
-    "engine": {"aggregation_groups": 4, "checkpoint_seconds": 0},
-}
-
-
-def config(**changes):
-    return Config.make(TINY, {name.replace("__", "."): value for name, value in changes.items()})
+from coreplay.learning import FlatModel, Methods, Turn, train
+from coreplay.replay import Store
+from coreplay.runtime import ProcessesEngine, WorkerError, prepare, run
+from coreplay.runtime.events import Problem
+from tests.runtime.common import config, records, train_round
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +31,10 @@ def engine(things):
         yield made
 
 
-def records(folder: Path) -> dict[str, str]:
-    return {name: (folder / name).read_text() for name in RECORDS if (folder / name).exists()}
+@pytest.fixture(scope="module")
+def single(things):
+    with ProcessesEngine(things.stream, things.task, things.start, workers=1) as made:
+        yield made
 
 
 def test_a_round_equals_a_plain_loop(things, engine, tmp_path):
@@ -63,18 +42,17 @@ def test_a_round_equals_a_plain_loop(things, engine, tmp_path):
     engine.begin(settings, tmp_path)
     engine.rewind(-1)
     clients = list(things.stream.clients)
-    update = engine.train(0, 0, clients, things.start, lambda facts: None)
+    update = train_round(engine, clients, things.start)
     expected = np.zeros(len(things.start))
     samples = 0
     for client in clients:
         flat = FlatModel(things.task.model(0))
         mine = things.stream.samples(client, 0)
-        made = make_algorithm("fedavg")
-        train(flat, things.task, mine, made, settings.federated, seed=0, client=client, period=0, round=0)
+        train(flat, things.task, mine, Methods("fedavg", {}), settings.federated, Turn(0, client, 0, 0))
         expected += len(mine) * (flat.numpy() - things.start).astype(np.float64)
         samples += len(mine)
-    assert update.samples == samples
-    np.testing.assert_allclose(update.change, expected, rtol=1e-3, atol=1e-5)
+    assert update.weight == samples
+    np.testing.assert_allclose(update.sums["change"], expected, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -91,11 +69,10 @@ def test_a_round_equals_a_plain_loop(things, engine, tmp_path):
     ],
     ids=lambda c: "-".join(str(v) for v in c.values()),
 )
-def test_two_workers_one_and_none_give_the_same_bits(changes, things, engine, tmp_path):
+def test_two_workers_one_and_none_give_the_same_bits(changes, things, engine, single, tmp_path):
     settings = config(**changes)
     two = run(settings, tmp_path / "two", prepared=things, engine=engine)
-    with ProcessesEngine(things.stream, things.task, things.start, workers=1) as single:
-        one = run(settings, tmp_path / "one", prepared=things, engine=single)
+    one = run(settings, tmp_path / "one", prepared=things, engine=single)
     assert records(tmp_path / "one") == records(tmp_path / "two")
     serial = settings.model_copy(update={"engine": settings.engine.model_copy(update={"name": "serial"})})
     run(serial, tmp_path / "serial", prepared=things)
@@ -114,63 +91,6 @@ def test_two_workers_one_and_none_give_the_same_bits(changes, things, engine, tm
         case _:
             budgets = {client: settings.replay.budget_of(client, offered[client]) for client in offered}
             assert all(0 < held[client] <= budgets[client] for client in held)
-
-
-@pytest.mark.parametrize("featureless", [False, True])
-def test_herding_uses_the_features_of_the_task(featureless, things, tmp_path, monkeypatch):
-    """Without features it follows the gradients."""
-    task = things.task
-    if featureless:
-        (tmp_path / "featureless.py").write_text(FEATURELESS)
-        monkeypatch.syspath_prepend(tmp_path)
-        task = import_module("featureless").Featureless(things.task)
-    settings = config(replay__strategy="herding")
-    with ProcessesEngine(things.stream, task, things.start, workers=1) as made:
-        made.begin(settings, tmp_path)
-        made.rewind(-1)
-        made.choose(0, list(things.stream.clients), things.start, lambda facts: None)
-    flat = FlatModel(things.task.model(0))
-    flat.load(things.start)
-    model = flat.model.eval()
-    same = []
-    with Store.open(tmp_path / "buffers.sqlite") as store, torch.no_grad():
-        for client in things.stream.clients:
-            samples = things.stream.samples(client, 0)
-            means = []
-            for k in range(len(samples)):  # one sentence at a time: no padding, no masks
-                ids, _ = things.task.vocabulary.encode(samples[[k]].texts, 16)
-                means.append(model.bert(input_ids=torch.from_numpy(ids)).last_hidden_state[0].mean(dim=0).numpy())
-            kept = select(gram=np.eye(len(samples)), budget=3, method="herding", features=np.stack(means))
-            found = sorted(item.key for item in store.load(client).items)
-            expected = sorted(f"{number:016x}" for number in samples.ids[kept].tolist())
-            same.append(found == expected)
-    assert all(same) is not featureless
-
-
-def test_replay_changes_the_training(things, engine, tmp_path):
-    rounds = {}
-    for strategy in ("none", "naive_uniform"):
-        run(config(replay__strategy=strategy), tmp_path / strategy, prepared=things, engine=engine)
-        rounds[strategy] = (tmp_path / strategy / "rounds.jsonl").read_text().splitlines()
-    assert rounds["none"][:2] == rounds["naive_uniform"][:2], "before the first choice all is alike"
-    assert all(a != b for a, b in zip(rounds["none"][2:], rounds["naive_uniform"][2:], strict=True))
-
-
-def test_relative_change_to_a_baseline(things, engine, tmp_path):
-    none = run(config(replay__strategy="none"), tmp_path / "none", prepared=things, engine=engine)
-    kept = run(config(baseline=str(tmp_path / "none")), tmp_path / "kept", prepared=things, engine=engine)
-    expected = [a / b - 1 for a, b in zip(kept.metrics["perplexity"], none.metrics["perplexity"], strict=True)]
-    assert kept.metrics["relative_change"] == pytest.approx(expected)
-    with pytest.raises(InputError, match="no finished run"):
-        prepare(config(baseline=str(tmp_path / "nowhere")))
-
-
-def test_the_log_has_no_text_of_clients(things, engine, tmp_path):
-    run(config(), tmp_path / "run", prepared=things, engine=engine)
-    log = (tmp_path / "run/run.log").read_text()
-    texts = [text for client in things.stream.clients for text in things.stream.samples(client, 0).texts]
-    assert len(texts) > 10
-    assert not any(text in log for text in texts)
 
 
 def test_a_killed_worker_is_replaced_and_its_clients_tried_again(things, tmp_path):
@@ -193,23 +113,6 @@ def test_a_killed_worker_is_replaced_and_its_clients_tried_again(things, tmp_pat
 
 def pids(engine: ProcessesEngine) -> list[int]:
     return [worker._process.pid for worker in engine._workers]
-
-
-FEATURELESS = """
-class Featureless:
-    'A task without features.'
-
-    def __init__(self, task):
-        self._task = task
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._task, name)
-
-    def features(self, model, batch):
-        return None
-"""
 
 
 FAILING = """
@@ -245,13 +148,13 @@ def test_a_client_that_fails_is_tried_once_more_and_named(things, tmp_path, monk
         made.begin(config(), tmp_path)
         made.rewind(-1)
         counter.write_text("1")
-        first = made.train(0, 0, [client], things.start, told.append)
-        again = made.train(0, 0, [client], things.start, told.append)
-        np.testing.assert_array_equal(first.change, again.change)
-        assert next(fact for fact in told if "text" in fact)["text"].startswith(f"client {client!r} failed")
+        first = train_round(made, [client], things.start, told.append)
+        again = train_round(made, [client], things.start, told.append)
+        np.testing.assert_array_equal(first.sums["change"], again.sums["change"])
+        assert next(r.text for r in told if isinstance(r, Problem)).startswith(f"client {client!r} failed")
         counter.write_text("2")
         with pytest.raises(WorkerError, match="failed twice: the sensor is gone\nTraceback") as caught:
-            made.train(0, 0, [client], things.start, told.append)
+            train_round(made, [client], things.start, told.append)
         assert repr(client) in str(caught.value)
         (worker,) = pids(made)
     assert not Path(f"/proc/{worker}").exists(), "closing leaves no process"
@@ -347,55 +250,6 @@ def test_what_workers_can_not_import_is_explained_before_any_training(case, tmp_
     assert re.search(words, last)
     assert done.stderr.count("Traceback") == 1
     assert not (tmp_path / "new").exists()
-
-
-def test_bad_input_is_found_before_any_work(things, tmp_path):
-    for changes, words in (
-        ({"engine__name": "proceses"}, "did you mean 'processes'"),
-        ({"stream__num_clients": 99}, r"stream\.num_clients = 99: the stream has 6"),
-        ({"periods": 9}, "periods = 9: the stream has 3"),
-        ({"stream__options": {"num_clients": 6, "test": 0.0}}, "no test data"),
-        ({"replay__client_budgets": {"nobody": 3}}, "'nobody'"),
-        ({"gradients__parameters": ["nosuch.*"]}, "matches no parameter"),
-        ({"stream__options": {"num_clients": "six"}}, "got 'six': must be a whole number"),
-    ):
-        with pytest.raises(InputError, match=words):
-            prepare(config(**changes))
-    with pytest.raises(InputError, match="holds no run"):
-        run(config(), tmp_path / "empty", resume=True)
-
-
-def test_a_run_does_not_go_on_without_its_buffers(things, tmp_path):
-    folder, stopped = tmp_path / "run", []
-
-    def stop(event):
-        if event.kind == "round" and event.period == 2:
-            stopped.append(event)
-            raise KeyboardInterrupt
-
-    with (
-        pytest.raises(KeyboardInterrupt),
-        ProcessesEngine(things.stream, things.task, things.start, workers=1) as engine,
-    ):
-        run(config(), folder, prepared=things, engine=engine, observer=stop)
-    kept = folder / "buffers.sqlite"
-    safe = kept.rename(tmp_path / "safe.sqlite")
-    with pytest.raises(
-        InputError, match=r"sqlite' is missing, and with it the buffers that the run kept after period 2"
-    ):
-        run(config(), folder, resume=True, prepared=things)
-    assert not kept.exists(), "nothing is made in its place"
-    with Store.open(kept) as store:
-        store.replace(Buffer(things.stream.clients[0], 1, 5))
-    with pytest.raises(InputError, match="holds other buffers than those that the run kept after period 2"):
-        run(config(), folder, resume=True, prepared=things)
-    kept.unlink()
-    safe.rename(kept)
-    client = things.stream.clients[0]
-    with Store.open(kept) as store:
-        store.erase(client, store.load(client).items[0].key)
-    run(config(), folder, resume=True, prepared=things)
-    assert (folder / "summary.json").exists(), "an erasure does not stop a run"
 
 
 def test_folders_that_are_taken_or_damaged(things, engine, tmp_path):

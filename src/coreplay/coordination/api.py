@@ -15,7 +15,7 @@ from coreplay.coordination.rounds import CoordinationSpec, RoundResult, run_roun
 from coreplay.coordination.server import Receipt
 from coreplay.coordination.session import Answer, Session
 from coreplay.errors import InputError
-from coreplay.selection.pool import whole_number
+from coreplay.validation import whole_number
 
 Ints = NDArray[np.int64]
 Missing = Callable[[int, int], bool]
@@ -71,7 +71,7 @@ def coordinate(
     Parameters
     ----------
     clients : list of (n, d) arrays or gradient matrices
-        One a client: loss gradients, one row a sample, in any scale.
+        One per client: loss gradients, one row per sample, in any scale.
     budgets : int or list of int
         How many samples each may keep. A client whose pool is not larger keeps all and stays out of the exchange.
     method : str

@@ -1,4 +1,4 @@
-"""The client half: begin, step, finish. It decides nothing about time or transport and keeps n numbers a round.
+"""The client half: begin, step, finish. It decides nothing about time or transport and keeps n numbers per round.
 
     begin()            → contribution of round 0
     step(broadcast)    → contribution of the next round, or None where there is nothing to answer
@@ -21,8 +21,8 @@ from coreplay.coordination.messages import NEVER, Broadcast, Contribution
 from coreplay.coordination.method import Method, Past, make_method
 from coreplay.errors import InputError
 from coreplay.seeding import generator
-from coreplay.selection.pool import whole_number
-from coreplay.selection.swaps import polish
+from coreplay.selection.solvers.swaps import polish
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coreplay.errors import InputError
-from coreplay.selection.pool import HasGram, make_pool, unit_rows, whole_number
+from coreplay.selection.pool import HasGram, make_pool, unit_rows
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 
@@ -28,10 +29,10 @@ class GradientMatrix(Protocol):
     def __len__(self) -> int: ...
 
 
-class Rows:
-    """The gradient matrix of an (n, d) array, one row a sample, in any scale.
+class ArrayGradients:
+    """The gradient matrix of an (n, d) array, one row per sample, in any scale.
 
-    >>> G = Rows([[3.0, 4.0], [0.0, 2.0]])
+    >>> G = ArrayGradients([[3.0, 4.0], [0.0, 2.0]])
     >>> G.combine([1, 1]).round(6).tolist(), G.project([0.0, 1.0]).round(6).tolist()
     ([0.6, 1.8], [0.8, 1.0])
     """
@@ -40,7 +41,7 @@ class Rows:
         self._unit = unit_rows(gradients, "gradients")
 
     @classmethod
-    def of_unit(cls, unit: NDArray[Any]) -> "Rows":
+    def of_unit(cls, unit: NDArray[Any]) -> "ArrayGradients":
         """Return the matrix of rows that are unit vectors already, or zero, without a copy."""
         rows = cls.__new__(cls)
         rows._unit = unit
@@ -75,7 +76,7 @@ def matrix_of(gradients: ArrayLike | GradientMatrix) -> GradientMatrix:
         raise InputError(
             f"a client's gradients need combine and project besides gram: {type(gradients).__name__} has none"
         )
-    return Rows(gradients)
+    return ArrayGradients(gradients)
 
 
 class Candidates:

@@ -1,6 +1,6 @@
 """A coordination method: the mathematics of both halves, without the bookkeeping of rounds.
 
-A method is a frozen dataclass whose fields are its options, registered with `coordination_method` in a file of its own
+A method is a frozen dataclass whose fields are its options, registered with `coordination_method` in a separate file
 in `coreplay.coordination.methods`, or in any module of yours. `Client` and `Server` do the rest.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coreplay.coordination.matrix import Candidates
 from coreplay.coordination.messages import Broadcast, Vector
 from coreplay.registry import Registry
-from coreplay.selection.swaps import top
+from coreplay.selection.solvers.swaps import top
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

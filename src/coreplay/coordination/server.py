@@ -19,7 +19,7 @@ from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Vecto
 from coreplay.coordination.method import Method, make_method
 from coreplay.coordination.total import Total, norm, products
 from coreplay.errors import InputError
-from coreplay.selection.pool import whole_number
+from coreplay.validation import whole_number
 
 SLACK = 1e-3  # a contribution of float32 sums may be this much longer than its bound
 

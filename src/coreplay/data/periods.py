@@ -40,7 +40,7 @@ class Periods:
     start : str, float or date, optional
         By time: when the first period begins; by default with the first row. Rows outside are counted and left out.
     number : int, optional
-        How many periods. By time without `days`, the whole span is cut into so many; by order, so many equal parts.
+        The number of periods: by time without `days`, into which the whole span is cut; by order, of equally many rows.
     test : float, optional
         The share of a period that tests; a fifth where there is no split column.
     test_by : str, optional

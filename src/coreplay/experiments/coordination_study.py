@@ -10,7 +10,7 @@ simplices: for any y and the corner V with the smallest product ⟨y, V⟩, ‖�
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ from coreplay.coordination import coordinate, coordination_methods
 from coreplay.coordination.methods.corrective import least_mixture
 from coreplay.errors import InputError, unknown
 from coreplay.seeding import generator
-from coreplay.selection.pool import unit_rows, whole_number
+from coreplay.selection.pool import unit_rows
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -83,6 +84,7 @@ class StudyResult:
     lower: float
     upper: float
     outcomes: list[Outcome]
+    selections: dict[str, list[int]]  # of clients that were given, by the outcome with the smallest objective
     versions: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -144,21 +146,37 @@ def _corner(stacked: Floats, ends: NDArray[np.int64], y: Floats, budget: int) ->
     return total
 
 
-def run(config: CoordinationStudy, *, progress: Progress = lambda done, total: None) -> StudyResult:
-    """Run the study; `progress(done, total)` counts outcomes."""
+def run(
+    config: CoordinationStudy,
+    given: Mapping[str, NDArray[np.floating]] | None = None,
+    *,
+    progress: Progress = lambda done, total: None,
+) -> StudyResult:
+    """Run the study on generated clients, or on given ones: their gradients by name.
+
+    `progress(done, total)` counts outcomes. The bound is not computed for given clients, as gradients may be long.
+    """
     from coreplay.runtime.run_dir import versions
 
     total = len(config.methods) * len(config.rounds) + 1
-    clients = draw_clients(config)
-    lower, upper = joint_bound(clients, config.budget)
+    lower = upper = 0.0
+    if given is None:
+        clients = draw_clients(config)
+        lower, upper = joint_bound(clients, config.budget)
+    else:
+        clients = list(given.values())
     progress(1, total)
-    outcomes = []
+    outcomes: list[Outcome] = []
+    kept: Sequence[NDArray[np.int64]] = ()
     for method in config.methods:
         for rounds in config.rounds:
             began = time.perf_counter()
             found = coordinate(clients, config.budget, method, rounds, config.seed)
             seconds = time.perf_counter() - began
+            if not outcomes or found.objective < min(outcome.objective for outcome in outcomes):
+                kept = found.selections
             ratio = found.objective / lower if lower > 0 else None
             outcomes.append(Outcome(method, rounds, found.objective, ratio, found.bytes_up, found.bytes_down, seconds))
             progress(1 + len(outcomes), total)
-    return StudyResult(config, lower, upper, outcomes, versions())
+    selections = {name: chosen.tolist() for name, chosen in zip(given or (), kept, strict=given is not None)}
+    return StudyResult(config, lower, upper, outcomes, selections, versions())

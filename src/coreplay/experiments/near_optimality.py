@@ -24,8 +24,9 @@ from threadpoolctl import threadpool_limits
 
 from coreplay.errors import InputError, unknown
 from coreplay.seeding import generator
-from coreplay.selection import check_method, choose, objective, selectors
-from coreplay.selection.pool import make_pool, whole_number
+from coreplay.selection import check_method, objective, select, selectors
+from coreplay.selection.pool import make_pool
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 
@@ -181,7 +182,7 @@ def one_repeat(config: NearOptimality, n: int, repeat: int) -> tuple[Floats, Flo
     for method in (*config.methods, "exact"):
         rng = generator(config.seed, "select", method, n, repeat)
         began = time.perf_counter()
-        kept = choose(gram=gram, budget=config.budget, method=method, seed=rng).indices
+        kept = select(gram=gram, budget=config.budget, method=method, seed=rng)
         seconds.append(time.perf_counter() - began)
         values.append(objective(gram=gram, kept=kept))
     return np.array(values[:-1]) / values[-1], np.array(seconds)

@@ -24,7 +24,7 @@ from coreplay.learning import FlatModel
 from coreplay.plugins import check_same_plugins
 from coreplay.runtime import Event, ProcessesEngine, RunFolder, prepare, run
 from coreplay.runtime.api import Prepared
-from coreplay.runtime.config import PROCESSES
+from coreplay.runtime.config import AUTO, PROCESSES
 from coreplay.runtime.run_dir import CHECKPOINT, CONFIG, FAILURE
 
 WAITING, RUNNING, FINISHED, FAILED = STATES = ("waiting", "running", "finished", "failed")
@@ -121,7 +121,7 @@ class SweepStatus:
 def find_finished(status: SweepStatus, folder: Path) -> None:
     """Mark the runs that are finished in the folder of the sweep; refuse a folder that holds different runs."""
     for planned in status.runs:
-        if planned.config.engine.name != PROCESSES:
+        if planned.config.engine.name not in (AUTO, PROCESSES):
             raise InputError(f"engine.name = {planned.config.engine.name!r}: a sweep needs engine.name = {PROCESSES!r}")
         path = folder / "runs" / planned.name
         if not (path / CONFIG).exists():

@@ -25,7 +25,7 @@ from coreplay.errors import InputError
 from coreplay.files import read_toml, reading
 from coreplay.plugins import plugin_sources, resolve
 from coreplay.runtime import Config
-from coreplay.runtime.config import explained, toml_value
+from coreplay.runtime.config_toml import explained, toml_value
 from coreplay.runtime.strategy import ALL, NONE, is_coordinated
 from coreplay.validation import check_value
 

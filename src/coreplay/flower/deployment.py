@@ -257,7 +257,7 @@ class Deployment:
             raise EngineError(f"{name} ended with {code}: see {self.log(name)}")
 
     def stop(self) -> None:
-        """Terminate all processes, and kill those that are left, even if ctrl-C comes once more."""
+        """Stop all processes, by SIGTERM and then SIGKILL; none is left, also if ctrl-C comes once more."""
         try:
             self._terminate()
         finally:
@@ -348,7 +348,7 @@ def _end(connection: Connection, number: str) -> None:
 
 
 def _absolute(config: Config, clients: int) -> Config:
-    """Return the configuration for another process: begin with so many clients, and files by their whole paths."""
+    """Return the configuration for another process: start with `clients` clients, absolute paths."""
     options = dict(config.stream.options)
     if "path" in options and Path(str(options["path"])).exists():
         options["path"] = str(Path(str(options["path"])).absolute())

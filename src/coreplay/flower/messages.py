@@ -1,6 +1,6 @@
 """Requests and replies as bytes, and as the Flower records that carry them.
 
-The bytes are the same on the network and on the socket to a resident process, so a node passes them on unread. Flower
+The bytes are the same on the network and on the socket to a resident worker, so a node passes them on unread. Flower
 carries them as one array, which it sends in chunks. In a simulation arrays travel beside them in shared memory.
 """
 

@@ -1,7 +1,7 @@
-"""The resident process: it stays beside a deployed node and answers its requests.
+"""The resident worker: a process that stays beside a deployed node and answers its requests.
 
 Flower starts a new process for every message, which would load torch, the data and the model each time: many seconds.
-So the first message starts a resident process, and the others only hand their request over, through a socket that
+So the first message starts a resident worker, and the others only hand their request over, through a socket that
 belongs to this user alone. It exits when its node exits, or after ten idle minutes; while it lives, no other process
 works on the client's files. It keeps nothing that is not on the disk: without it everything works the same, only slower
 (node config `resident=false`).
@@ -38,7 +38,7 @@ LOG = "resident.log"
 
 
 def ask(node: Node, request: bytes) -> bytes:
-    """Let the resident process of this node answer a request, as bytes; start one if there is none."""
+    """Let the resident worker of this node answer a request, as bytes; start one if there is none."""
     owner = os.getppid()  # lives as long as the node
     place = _place(node, owner)
     link = _connect(place)
@@ -57,7 +57,7 @@ def ask(node: Node, request: bytes) -> bytes:
             if process.poll() == BUSY:
                 raise BusyError(node)
             if process.poll() is not None or time.monotonic() > until:
-                raise RefusedError(f"its resident process did not start: {LOG} in the node's state folder says more")
+                raise RefusedError(f"its resident worker did not start: {LOG} in the node's state folder says more")
             time.sleep(0.05)
             link = _connect(place)
     with link:
@@ -193,7 +193,7 @@ def _alive(process: int) -> bool:
 
 
 def main(place: Path, owner: int, node: Node) -> None:
-    """Be the resident process of a node, when no other process works on its client's files any more."""
+    """Be the resident worker of a node, when no other process works on its client's files any more."""
     from coreplay.flower.state_lock import lock_state
 
     os.umask(0o077)  # buffers and secrets are this user's alone

@@ -1,4 +1,4 @@
-"""A run on Flower's simulation: every client a node, Ray actors as processes."""
+"""A run on Flower's simulation: one node per client, Ray actors as processes."""
 
 import logging
 import os
@@ -60,7 +60,7 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
     os.environ |= inherited
     threading.Thread(target=_end_actors, args=(over, gone), daemon=True).start()
     try:
-        with _stopping(stop) as interrupted:
+        with _forwarded(stop) as interrupted:
             run_simulation(server, client_app, clients, backend_config=resources)
     except BaseException:
         if interrupted.is_set():
@@ -79,7 +79,7 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
 
 
 @contextmanager
-def _stopping(stop: threading.Event) -> Iterator[threading.Event]:
+def _forwarded(stop: threading.Event) -> Iterator[threading.Event]:
     """Let the first ctrl-C set `stop` and what this gives, and the second interrupt as ever."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # it gets no signals

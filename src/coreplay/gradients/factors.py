@@ -13,7 +13,7 @@ Gᵀv is Σ_t left_t · (V right_t).
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ class Dense:
 
 
 Factor: TypeAlias = Outer | Lookup | Dense
+F = TypeVar("F", Outer, Lookup)
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def merge(factors: list[Factor], shape: tuple[int, int], n: int) -> Parts:
     outers = [factor for factor in factors if isinstance(factor, Outer)]
     lookups = [factor for factor in factors if isinstance(factor, Lookup)]
     denses = [factor for factor in factors if isinstance(factor, Dense)]
-    outer = _join_outer(outers) if outers else None
-    lookup = _join_lookup(lookups) if lookups else None
+    outer = _join(outers) if outers else None
+    lookup = _join(lookups) if lookups else None
     numbers = sum(factor.right.numel() for factor in (outer, lookup) if factor is not None)
     numbers += 0 if outer is None else outer.left.numel()
     if denses or numbers >= n * shape[0] * shape[1]:  # the gradients themselves take less room
@@ -164,20 +165,13 @@ def padded(rows: Tensor, owner: Tensor, n: int) -> Tensor:
     return result
 
 
-def _join_outer(factors: list[Outer]) -> Outer:
+def _join(factors: list[F]) -> F:
+    """Return the rows of several factors of one kind as one factor, sorted by owner."""
     if len(factors) == 1:
         return factors[0]
-    owner, order = torch.cat([factor.owner for factor in factors]).sort(stable=True)
-    left = torch.cat([factor.left for factor in factors])[order]
-    return Outer(left, torch.cat([factor.right for factor in factors])[order], owner)
-
-
-def _join_lookup(factors: list[Lookup]) -> Lookup:
-    if len(factors) == 1:
-        return factors[0]
-    owner, order = torch.cat([factor.owner for factor in factors]).sort(stable=True)
-    index = torch.cat([factor.index for factor in factors])[order]
-    return Lookup(index, torch.cat([factor.right for factor in factors])[order], owner)
+    _, order = torch.cat([factor.owner for factor in factors]).sort(stable=True)
+    columns = zip(*(vars(factor).values() for factor in factors), strict=True)
+    return type(factors[0])(*(torch.cat(column)[order] for column in columns))
 
 
 def squared_norms(chunk: Chunk) -> Tensor:

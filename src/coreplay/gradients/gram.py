@@ -32,18 +32,9 @@ class Side:
 
 
 def add_gram(gram: Tensor, rows: list[Chunk], columns: list[Chunk] | None, workspace: int) -> None:
-    """Add the inner products of two blocks of samples (or of one block with itself) to `gram`, in float64.
+    """Add the inner products of two blocks of samples to `gram`, (samples of `rows`, samples of `columns`), in float64.
 
-    Parameters
-    ----------
-    gram
-        (samples of `rows`, samples of `columns`), float64.
-    rows
-        The first block.
-    columns
-        The second block; None means `rows` again, of which only the upper triangle is computed.
-    workspace
-        Bytes that temporary results may take.
+    If `columns` is None, the block is multiplied with itself. Temporary results take at most `workspace` bytes.
     """
 
     def product(names: list[str], room: int) -> Tensor:

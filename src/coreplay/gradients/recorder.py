@@ -122,10 +122,7 @@ class Recorder:
         # one row shared by all samples (position embeddings) becomes one row per sample, so that gradients stay apart
         shared = self.expand and self.n > 1 and inputs.dim() > 1 and inputs.shape[0] == 1 == output.shape[0]
         if shared:
-            inputs, output = (
-                inputs.expand(self.n, *inputs.shape[1:]),
-                output.expand(self.n, *output.shape[1:]),
-            )
+            inputs, output = (inputs.expand(self.n, *inputs.shape[1:]), output.expand(self.n, *output.shape[1:]))
         output = _tap(output)
         self.nbytes += output.nbytes
         edges = [get_gradient_edge(output)]  # the edge, not the tensor: in-place operations may follow

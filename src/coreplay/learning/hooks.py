@@ -2,7 +2,7 @@
 
 A run has one algorithm (how the clients' models become one) and any number of continual methods (how a client learns so
 that it does not forget). Both subclass `LearningHook`; every default is FedAvg on the pool. A hook is a frozen
-dataclass whose fields are its options. It is registered with `algorithm` or `continual_method`, in a file of its own in
+dataclass whose fields are its options. It is registered with `algorithm` or `continual_method`, in a separate file in
 `coreplay.learning.algorithms` or `coreplay.learning.continual`, or in a plugin.
 
 In one step of local training the hooks apply in this order: `batches` chooses the samples, every `loss` is added to the

@@ -15,7 +15,7 @@ from coreplay.report.findings import notes, summarize
 from coreplay.report.html import Section, counted, page
 from coreplay.report.load import load_runs
 from coreplay.report.maps import MAP, gradient_map
-from coreplay.report.renderer import inline_svg, save
+from coreplay.report.renderer import inline_svg, save_figure
 from coreplay.report.tables import Table, cell, csv_text, differences, results
 
 PAGE = "index.html"
@@ -99,7 +99,7 @@ def write(
         for figure in section.figures:
             say(f"drawing {place}{figure.name}")
             files += [folder / place / f"{figure.name}.{suffix}" for suffix in ("png", "svg", "csv")]
-            save(figure, *files[-3:-1])
+            save_figure(figure, *files[-3:-1])
             drawings[figure.name] = inline_svg(read_text(files[-2]), f"{number}-{figure.name}-")
             write_text(files[-1], csv_text(records(figure)))
         sections.append(replace(section, drawings=drawings))

@@ -116,23 +116,16 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over integers such as periods or rounds; `reference` is a labelled horizontal line."""
+    """Points joined by lines; `reference` is a labelled horizontal line.
+
+    Points whose x is a mean have error bars. `scattered` leaves out the lines, and the values of axes without meaning.
+    """
 
     x: Axis
     y: Axis
     series: tuple[Series, ...]
     reference: tuple[float, str] | None = None
-
-
-@dataclass(frozen=True)
-class Points:
-    """Points in a plane, with standard deviations in both directions; `bare` hides axis values without meaning."""
-
-    x: Axis
-    y: Axis
-    series: tuple[Series, ...]
-    joined: bool = False
-    bare: bool = False
+    scattered: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,7 +152,7 @@ class Histograms:
     ticks: Sequence[float] = ()
 
 
-Chart = Bars | Lines | Points | Heatmap | Histograms
+Chart = Bars | Lines | Heatmap | Histograms
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay.report.charts import Axis, Bars, Figure, Heatmap, Lines, Panel, Points, SeedStats, Series, Style, style
+from coreplay.report.charts import Axis, Bars, Figure, Heatmap, Lines, Panel, SeedStats, Series, Style, style
 from coreplay.report.compare import Group, Runs, paired
 from coreplay.report.load import ANY, Finished
 from coreplay.runtime.strategy import NONE, is_coordinated
@@ -171,7 +171,7 @@ def trade_off(group: Group) -> Content:
         "Forgetting against performance",
         f"The best corner is the lower {corner}: good on all periods and nothing forgotten. Each point is a strategy "
         "at a budget; lines join the budgets in ascending order. Error bars show standard deviations over seeds.",
-        (Panel(Points(x_axis, _forgetting(group), tuple(series), joined=True)),) if group.has_forgetting else (),
+        (Panel(Lines(x_axis, _forgetting(group), tuple(series))),) if group.has_forgetting else (),
     )
 
 

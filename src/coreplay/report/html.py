@@ -57,7 +57,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def column(values: Iterable[float | None], digits: int = 4) -> list[str]:
-    """Format the numbers of a column with the same decimals, so that the largest has so many digits.
+    """Format the numbers of a column with the same decimals, so that the largest has `digits` digits.
 
     >>> column([297.31, 9.6234, None]), column([0.84051, -0.01]), column([12345.6], digits=3)
     (['297.3', '9.6', '–'], ['0.8405', '-0.0100'], ['12346'])
@@ -68,7 +68,7 @@ def column(values: Iterable[float | None], digits: int = 4) -> list[str]:
 
 
 def decimals(values: Iterable[float | None], digits: int) -> int:
-    """Return the number of decimals with which the largest of some numbers has so many digits.
+    """Return the number of decimals with which the largest number has `digits` digits.
 
     >>> decimals([297.31, 9.6, None], 4), decimals([0.084], 3), decimals([], 3)
     (1, 4, 0)

@@ -10,7 +10,7 @@ from coreplay.errors import InputError
 from coreplay.experiments.sweep import PLAN, Sweep
 from coreplay.files import read_json, read_json_lines
 from coreplay.runtime import Config, Run
-from coreplay.runtime.config import flatten
+from coreplay.runtime.config_toml import flatten
 from coreplay.runtime.run_dir import CONFIG, FAILURE, SUMMARY, RunFolder, is_number
 from coreplay.runtime.strategy import ALL, NONE
 

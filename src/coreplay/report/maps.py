@@ -19,7 +19,7 @@ from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
 from coreplay.learning import FlatModel
 from coreplay.replay import Store
-from coreplay.report.charts import MUTED, Axis, Figure, Panel, Points, SeedStats, Series, Style
+from coreplay.report.charts import MUTED, Axis, Figure, Lines, Panel, SeedStats, Series, Style
 from coreplay.report.compare import Group
 from coreplay.report.load import ANY, Finished
 from coreplay.runtime import RunFolder, prepare
@@ -154,4 +154,4 @@ def _panel(group: Group, found: ClientMap, run: Finished, kept: set[str], texts:
         Axis(f"component {k + 1}", detail=f"{share:.0%} of the variance") for k, share in enumerate(found.variance)
     )
     choice = {"client": found.client, "budget": run.budget, "strategy": run.label}
-    return Panel(Points(x_axis, y_axis, tuple(series), bare=True), choice)
+    return Panel(Lines(x_axis, y_axis, tuple(series), scattered=True), choice)

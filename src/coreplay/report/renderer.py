@@ -15,7 +15,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from coreplay.files import atomic_write
-from coreplay.report.charts import MUTED, Axis, Bars, Chart, Figure, Heatmap, Histograms, Lines, Points, Series, style
+from coreplay.report.charts import MUTED, Axis, Bars, Chart, Figure, Heatmap, Histograms, Lines, style
 from coreplay.report.html import clean
 
 MAX_PANELS = 60  # views per file; the CSV has the numbers of all
@@ -27,7 +27,7 @@ ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
-def save(figure: Figure, *paths: Path) -> None:
+def save_figure(figure: Figure, *paths: Path) -> None:
     """Write a figure to files, PNG or SVG by suffix."""
     with rc_context(SETTINGS):
         drawing = draw(figure)
@@ -126,29 +126,13 @@ def _draw(axes: Axes, chart: Chart) -> AxesImage | None:
             _draw_histograms(axes, chart)
         case Bars():
             _draw_bars(axes, chart)
-        case Points():
-            _draw_points(axes, chart)
         case Lines():
-            for series in chart.series:
-                axes.plot(series.x, [y.mean for y in series.y], label=clean(series.label), **_look(series))
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
-            if chart.reference is not None:
-                axes.axhline(chart.reference[0], color="black", linewidth=0.8, label=clean(chart.reference[1]))
-    if chart.x.scale == "symlog":
-        places = sorted({x for series in chart.series for x in series.x}) if isinstance(chart, Lines) else []
-        axes.set_xscale("symlog", base=2, linthresh=1)
-        axes.set_xticks(places, [f"{x:g}" for x in places])
-        axes.minorticks_off()
+            _draw_lines(axes, chart)
     for axis, scale in ((axes.xaxis, chart.x), (axes.yaxis, chart.y)):
         if scale.percent:
             axis.set_major_formatter(PercentFormatter(1.0))
     axes.spines[["top", "right"]].set_visible(False)
     return None
-
-
-def _look(series: Series) -> dict[str, Any]:
-    look = series.style
-    return {"color": look.colour, "marker": look.marker, "linestyle": look.dash, "markersize": 5, "linewidth": 1.4}
 
 
 def _draw_bars(axes: Axes, chart: Bars) -> None:
@@ -189,19 +173,36 @@ def _draw_bars(axes: Axes, chart: Bars) -> None:
             text.set_horizontalalignment("right")
 
 
-def _draw_points(axes: Axes, chart: Points) -> None:
+def _draw_lines(axes: Axes, chart: Lines) -> None:
     for series in chart.series:
-        look = _look(series) | ({} if chart.joined else {"linestyle": "none"})
-        up, heights = [y.sd or 0.0 for y in series.y], [y.mean for y in series.y]
-        across = [x.sd or 0.0 for x in series.x_stats] or [0.0] * len(up)
-        if any(up) or any(across):
-            axes.errorbar(series.x, heights, up, across, fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.6)
-        if chart.bare and series.style.colour == MUTED:
-            look |= {"markersize": 3, "alpha": 0.5}
-        axes.plot(series.x, heights, label=clean(series.label), **look)
-    if chart.bare:
+        look, heights = series.style, [y.mean for y in series.y]
+        small = chart.scattered and look.colour == MUTED
+        if series.x_stats:
+            up, across = ([each.sd or 0.0 for each in stats] for stats in (series.y, series.x_stats))
+            axes.errorbar(series.x, heights, up, across, fmt="none", ecolor=look.colour, elinewidth=0.7, alpha=0.6)
+        axes.plot(
+            series.x,
+            heights,
+            label=clean(series.label),
+            color=look.colour,
+            marker=look.marker,
+            markersize=3 if small else 5,
+            alpha=0.5 if small else 1.0,
+            linestyle="none" if chart.scattered else look.dash,
+            linewidth=1.4,
+        )
+    if chart.reference is not None:
+        axes.axhline(chart.reference[0], color="black", linewidth=0.8, label=clean(chart.reference[1]))
+    places = sorted({x for series in chart.series for x in series.x if isinstance(x, int)})
+    if chart.scattered:
         axes.set_xticks([])
         axes.set_yticks([])
+    elif chart.x.scale == "symlog":
+        axes.set_xscale("symlog", base=2, linthresh=1)
+        axes.set_xticks(places, [str(x) for x in places])
+        axes.minorticks_off()
+    elif places:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
 
 
 def _draw_heatmap(axes: Axes, chart: Heatmap) -> AxesImage:

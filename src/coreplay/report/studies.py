@@ -7,28 +7,37 @@ import numpy as np
 
 from coreplay.data.describe import Description, Details
 from coreplay.experiments.coordination_study import StudyResult
-from coreplay.experiments.near_optimality import NearOptimality, Result
+from coreplay.experiments.near_optimality import Result
 from coreplay.files import write_json, write_text
 from coreplay.report.charts import Axis, Bars, Chart, Figure, Heatmap, Histograms, Lines, Panel, Series, style
-from coreplay.report.renderer import save
+from coreplay.report.renderer import save_figure
 from coreplay.report.tables import markdown_table
 
+SELECTIONS = "selections.json"  # what given clients keep after a coordination study
 TICKS = (1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 10, 20)
 
 
-def near_optimality_files(config: NearOptimality) -> list[str]:
-    """Return the names of the files that `write_near_optimality` writes."""
-    return ["results.json", "table.md", *(f"ratios-n{n}.{suffix}" for n in config.sizes for suffix in ("png", "svg"))]
+def study_files(*figures: str) -> list[str]:
+    """Return the names of the files that `write_study` writes."""
+    return ["results.json", "table.md", *(f"{name}.{suffix}" for name in figures for suffix in ("png", "svg"))]
 
 
-def write_near_optimality(result: Result, folder: Path | str) -> list[Path]:
-    """Write the results, the table and one figure per pool size; return the paths."""
-    paths = [Path(folder) / name for name in near_optimality_files(result.config)]
+def write_study(result: Result | StudyResult, folder: Path | str) -> tuple[str, list[Path]]:
+    """Write the results, the table and the figures of a study; return the table as Markdown, and the paths."""
+    if isinstance(result, Result):
+        table = near_optimality_table(result)
+        figures = [near_optimality_figure(result, n) for n in result.config.sizes]
+    else:
+        table, figures = coordination_table(result), [coordination_figure(result)]
+    paths = [Path(folder) / name for name in study_files(*(figure.name for figure in figures))]
     write_json(paths[0], result.to_json())
-    write_text(paths[1], near_optimality_table(result))
-    for k, n in enumerate(result.config.sizes):
-        save(near_optimality_figure(result, n), *paths[2 + 2 * k : 4 + 2 * k])
-    return paths
+    write_text(paths[1], table)
+    for k, figure in enumerate(figures):
+        save_figure(figure, *paths[2 + 2 * k : 4 + 2 * k])
+    if isinstance(result, StudyResult) and result.selections:
+        paths.append(Path(folder) / SELECTIONS)
+        write_json(paths[-1], result.selections)
+    return table, paths
 
 
 def near_optimality_table(result: Result) -> str:
@@ -65,25 +74,15 @@ def near_optimality_figure(result: Result, n: int) -> Figure:
     return Figure(f"ratios-n{n}", title, "", (Panel(chart),))
 
 
-COORDINATION_FILES = ("results.json", "table.md", "convergence.png", "convergence.svg")
-
-
-def write_coordination(result: StudyResult, folder: Path | str) -> list[Path]:
-    """Write the results, the table and the convergence figure; return the paths."""
-    paths = [Path(folder) / name for name in COORDINATION_FILES]
-    write_json(paths[0], result.to_json())
-    write_text(paths[1], coordination_table(result))
-    save(coordination_figure(result), *paths[2:])
-    return paths
-
-
 def coordination_table(result: StudyResult) -> str:
     """Return the outcomes as a Markdown table, one row per number of rounds."""
     config = result.config
+    pool = f"up to {config.pool}" if result.selections else str(config.pool)
+    bounds = f" ({result.lower:.6g} to {result.upper:.6g})" if result.lower else ""
     intro = (
-        f"Objective ‖Σ selected unit gradients‖² of {config.clients} clients, {config.budget} of {config.pool} samples "
-        f"each, d = {config.dimension}, seed {config.seed}, and its ratio to the joint relaxed optimum "
-        f"({result.lower:.6g} to {result.upper:.6g}). Bytes are per client, up and down."
+        f"Objective ‖Σ selected unit gradients‖² of {config.clients} clients, {config.budget} of {pool} samples "
+        f"each, d = {config.dimension}, seed {config.seed}, and its ratio to the joint relaxed optimum{bounds}. "
+        "Bytes are per client, up and down."
     )
     rows = []
     for rounds in config.rounds:
@@ -152,11 +151,6 @@ def stream_table(name: str, text: Description) -> str:
         ),
     ]
     return "\n".join(parts)
-
-
-def write_stream(name: str, text: Description, details: Details, path: Path) -> None:
-    """Write the figure of a stream as PNG or SVG, by the suffix of the path."""
-    save(stream_figure(name, text, details), path)
 
 
 def stream_figure(name: str, text: Description, details: Details) -> Figure:

@@ -16,8 +16,8 @@ from coreplay.gradients import select_parameters
 from coreplay.learning import FlatModel
 from coreplay.plugins import load_plugins
 from coreplay.replay import Store
-from coreplay.runtime.config import FLOWER, GIVEN, PROCESSES, SERIAL, SIMULATION, Config, StreamConfig
-from coreplay.runtime.engines.importing import check_cells, check_main, check_missing
+from coreplay.runtime.config import AUTO, FLOWER, GIVEN, PROCESSES, SERIAL, SIMULATION, Config, StreamConfig
+from coreplay.runtime.engines.importing import check_cells, check_main, check_missing, end_child
 from coreplay.runtime.engines.machine import BUFFERS, MachineEngine
 from coreplay.runtime.engines.processes import ProcessesEngine, cores
 from coreplay.runtime.engines.serial import SerialEngine
@@ -32,6 +32,7 @@ from coreplay.seeding import generator
 from coreplay.tasks import Task, make
 
 # the engines outside this package: a module with a function `launch`, imported when a run names it
+FEW_TRAININGS = 200  # of one client in one round: about as long as worker processes take to start
 LAUNCHERS = {SIMULATION: "coreplay.flower.simulation", FLOWER: "coreplay.flower.deployment"}
 
 
@@ -125,6 +126,8 @@ def run(
         An engine, to share it between runs; the one that the configuration names is started if absent.
     """
     if config.engine.name != SERIAL:
+        end_child()
+    if config.engine.name == PROCESSES:
         check_main()
     config = _with_objects(config, stream, task)
     path = Path(folder) if folder is not None else Path("runs") / default_name(config)
@@ -148,7 +151,8 @@ def run(
         _check_buffers(place)
     things = prepared or prepare(config, stream, task)
     with ExitStack() as stack:
-        if engine is None and config.engine.name == SERIAL:
+        serial = config.engine.name == SERIAL or (config.engine.name == AUTO and _is_small(config, things))
+        if engine is None and serial:
             engine = stack.enter_context(SerialEngine(things.stream, things.task, things.start))
         if engine is None:
             workers = config.engine.workers or cores()
@@ -162,6 +166,22 @@ def run(
         watched = stack.enter_context(watching(config, path, observer))
         engine.begin(config, path)
         return Trainer(config, things.task, engine, place, things.start, things.trainable, watched).run()
+
+
+def _is_small(config: Config, things: Prepared) -> bool:
+    """Return whether a run is over before worker processes would have started, or needs what they can't import."""
+    federated = config.federated
+    able = (things.stream.counts("train") > 0).sum(axis=0)[: config.periods].tolist()
+    sampled = [min(count, federated.clients_per_round or count) for count in able]
+    if sum(federated.rounds_of(t) * count for t, count in enumerate(sampled)) <= FEW_TRAININGS:
+        return True
+    try:
+        pickle.dumps(things.task)
+        check_main()
+        check_cells(config)
+    except (pickle.PicklingError, AttributeError, TypeError, InputError):
+        return True
+    return False
 
 
 def _with_objects(config: Config, stream: Any, task: Any) -> Config:

@@ -8,7 +8,7 @@ process.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ from safetensors.numpy import load, load_file, save, save_file
 from torch import Tensor, nn
 
 from coreplay.coordination import Client, GradientMatrix, Session
-from coreplay.coordination.matrix import Rows
+from coreplay.coordination.matrix import ArrayGradients
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write
-from coreplay.gradients import gradient_matrix
-from coreplay.gradients.problem import select_parameters
+from coreplay.gradients import gradient_matrix, select_parameters
 from coreplay.learning import FlatModel, Methods, Turn, train
 from coreplay.learning.training import contexts, finish_period
 from coreplay.replay import Buffer, Store
@@ -51,8 +50,8 @@ from coreplay.runtime.requests import (
 )
 from coreplay.runtime.strategy import ALL
 from coreplay.seeding import generator
-from coreplay.selection import choose
-from coreplay.tasks import Task, WeightedSum, features, metric_sum, view
+from coreplay.selection import make_pool, select_from
+from coreplay.tasks import Task, WeightedSum, features, metric_sum, sample_losses, view
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class PoolGradients:
 
     @cached_property
     def _matrix(self) -> GradientMatrix:
-        return Rows.of_unit(self._cached["rows"]) if "rows" in self._cached else self._build()
+        return ArrayGradients.of_unit(self._cached["rows"]) if "rows" in self._cached else self._build()
 
     def __len__(self) -> int:
         return self._size
@@ -235,34 +234,28 @@ class ClientRuntime:
         pool, replay = self.pool(client, request.period), self.config.replay
         if replay.strategy == ALL:
             return self._keep(client, request, pool, np.arange(len(pool)))
-        found = choose(
-            self.gradients(client, pool, request.model),
+        columns = self._columns(pool, request.model)
+        gradients = self.gradients(client, pool, request.model)
+        found = select_from(
+            make_pool(gradients, new=pool.new, seen=pool.seen, columns=columns),
             budget=replay.budget_of(client, pool.offered),
             method=replay.strategy,
             seed=generator(self.config.seed, client, request.period, "selection"),
-            features=self._columns(pool, request.model)["features"],
-            new=pool.new,
-            seen=pool.seen,
             **replay.options,
         )
-        return self._keep(client, request, pool, found.indices)
+        return self._keep(client, request, pool, found.indices, found.weights)
 
     def _columns(self, pool: ClientPool, model: NDArray[Any]) -> dict[str, Any]:
         """Return the columns that selectors and coordination methods may ask for; some are computed on demand."""
         samples = pool.samples
 
-        def found() -> Any:
+        def computed(compute: Callable[..., Any]) -> Any:
             self.flat.load(model)
-            return features(self.task, self.flat.model, samples)
-
-        def losses() -> Any:
-            self.flat.load(model)
-            self.flat.model.eval()
-            with torch.no_grad():
-                return self.task.per_sample_loss(self.flat.model, self.task.collate(samples)).numpy()
+            return compute(self.task, self.flat.model, samples)
 
         given = {name: getattr(samples, name) for name in ("label", "arrived", "timestamp", "weight")}
-        return {**samples.extras, **given, "features": found, "losses": losses}
+        on_demand = {"features": partial(computed, features), "losses": partial(computed, sample_losses)}
+        return {**samples.extras, **given, **on_demand}
 
     def contribute(self, client: str, request: Contribute) -> ContributeReply:
         """Answer a broadcast."""

@@ -4,11 +4,8 @@
 Wrong names and values are refused with the nearest right one before any work starts.
 """
 
-import json
-import math
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from datetime import date, time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +17,14 @@ from coreplay.errors import InputError, unknown
 from coreplay.files import read_toml, reading
 from coreplay.learning import Methods
 from coreplay.plugins import load_plugins, resolve
+from coreplay.runtime.config_toml import explained, merge, written
 from coreplay.runtime.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.runtime.tracker import check_trackers
 from coreplay.tasks.api import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
-from coreplay.validation import problem
 
-PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES = ("processes", "serial", "flower-simulation", "flower")
+ENGINES = ("auto", "processes", "serial", "flower-simulation", "flower")
+AUTO, PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES
 GIVEN = "given"  # the name of a stream or a task that is passed to `run` as an object
 
 
@@ -197,9 +195,9 @@ class EngineConfig(_Part):
     """Where the run is executed. Results do not depend on `workers`."""
 
     name: str = _field(
-        "processes",
-        "Engine: processes (worker processes), serial (the calling process), flower-simulation (Ray) or flower (real "
-        "clients).",
+        "auto",
+        "Engine: serial (the calling process), processes (worker processes), auto (serial for small runs, else "
+        "processes), flower-simulation (Ray) or flower (real clients).",
     )
     workers: int | None = _field(
         None, "Number of worker processes, which the engine flower does not use; one per core if absent.", ge=1
@@ -320,13 +318,13 @@ class Config(_Part):
             nested: Any = value
             for key in reversed(name.split(".")):
                 nested = {key: nested}
-            _merge(given, nested)
+            merge(given, nested)
         if "preset" in given:
             merged = preset(str(given.pop("preset")))
             if _pretrained(given) is not None:  # it has its own size and vocabulary
                 for option in OF_NEW_MODELS:
                     merged["task"]["options"].pop(option, None)
-        _merge(merged, given)
+        merge(merged, given)
         try:
             config = cls.model_validate(merged)
         except ValidationError as error:
@@ -349,7 +347,7 @@ class Config(_Part):
         >>> "budget = 20" in Config().toml()
         True
         """
-        return "\n".join(_written(self, "")) + "\n"
+        return "\n".join(written(self)) + "\n"
 
 
 _TINY: dict[str, Any] = {"vocabulary_size": 8192, "max_length": 32}
@@ -397,71 +395,4 @@ def _pretrained(given: Mapping[str, Any]) -> Any:
     found: Any = given
     for key in ("task", "options", "pretrained"):
         found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
-            _merge(target[key], value)
-        else:
-            target[key] = deepcopy(value)
-
-
-def explained(error: ValidationError, model: type[BaseModel], where: str) -> InputError:
-    """Say in one line what is wrong with the first wrong value, with the nearest name for an unknown one."""
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"]]
-    name = ".".join(place)
-    if first["type"] == "extra_forbidden":
-        part = model
-        for key in place[:-1]:
-            part = type(part.model_fields[key].get_default(call_default_factory=True))
-        section = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
-        return InputError(f"{where}: {unknown('key', place[-1], part.model_fields, of=section)}")
-    return InputError(f"{where}: {name} = {first['input']!r}: {problem([first])}")
-
-
-def _written(part: _Part, prefix: str) -> list[str]:
-    lines: list[str] = []
-    tables: list[str] = []
-    for name, field in type(part).model_fields.items():
-        value = getattr(part, name)
-        if isinstance(value, _Part):
-            tables += ["", f"# {field.description}", f"[{prefix}{name}]", *_written(value, f"{prefix}{name}.")]
-            continue
-        lines.append(f"# {field.description}")
-        lines.append(f"# {name} =" if value is None else f"{name} = {toml_value(value)}")
-    return lines + tables
-
-
-def toml_value(value: Any) -> str:
-    """Write a value as TOML: JSON does for all but tables."""
-    if isinstance(value, Mapping):
-        given = {k: v for k, v in value.items() if v is not None}  # TOML has no word for nothing
-        inner = ", ".join(f"{json.dumps(str(k), ensure_ascii=False)} = {toml_value(v)}" for k, v in given.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # inf, -inf, nan: JSON has other words for them
-    if value is None:
-        raise InputError("a list in the configuration holds None, which TOML can't say: leave it out of the list")
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return json.dumps(value, ensure_ascii=False)
-
-
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted name.
-
-    >>> flatten({"stream": {"options": {"num_clients": 5}}, "seed": 0})
-    {'stream.options.num_clients': 5, 'seed': 0}
-    """
-    found: dict[str, Any] = {}
-    for name, value in data.items():
-        if isinstance(value, Mapping) and value:
-            found |= flatten(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
     return found

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from coreplay.errors import InputError
 from coreplay.files import read_json_lines, reading
 from coreplay.runtime.run_dir import RunFolder
 from coreplay.tasks import PeriodMatrix
+
+if TYPE_CHECKING:
+    import pandas
 
 Rows = Sequence[Mapping[str, Any]]
 Floats = NDArray[np.float64]
@@ -41,6 +44,12 @@ class Run:
         rows = read_json_lines(place.path / "metrics.jsonl")
         with reading(place.path / "metrics.jsonl", "metrics"):
             return cls(place.path, summary, matrix_of(rows, summary))
+
+    def frame(self) -> "pandas.DataFrame":
+        """Return the metric as a table with one row per period trained and period tested."""
+        import pandas
+
+        return pandas.DataFrame(read_json_lines(self.folder / "metrics.jsonl"))
 
     @property
     def metrics(self) -> dict[str, list[float]]:

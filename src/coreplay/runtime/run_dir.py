@@ -6,9 +6,9 @@ versions.json          of Python, coreplay and what it builds on
 stream.json            how much data the stream had when the run began (not with Flower)
 checkpoint.safetensors the model, the server's state, and how far the run is
 buffers.sqlite         what the clients keep (not with Flower)
-metrics.jsonl          one line a period and test set; metrics.parquet: the same
+metrics.jsonl          one line per period and test set; metrics.parquet: the same
 rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
-buffers.jsonl          one line a period: how many samples of which age all clients together keep, how many different
+buffers.jsonl          one line per period: how many samples of which age all clients together keep, how many different
 summary.json           all-period figures by period, bytes exchanged, time by phase
 run.log                what happened when
 failure.txt            why the run failed, if it did, in a sweep
@@ -156,7 +156,7 @@ class RunFolder:
                 values, start, buffers = arrays.pop("values"), arrays.pop("period_start", None), about["buffers"]
         except InputError as error:
             raise InputError(
-                f"checkpoint {str(path)!r} is damaged: {error}; delete it to begin the run anew with --resume"
+                f"checkpoint {str(path)!r} is damaged: {error}; delete it to start the run again with --resume"
             ) from None
         return Checkpoint(progress, values, arrays, buffers, start)
 

@@ -1,7 +1,7 @@
 """Trackers: where else the metrics of a run go, besides its folder; and the registry of them.
 
 A tracker is a class made with (config, folder) when a run begins or goes on. It is called with every event and closed
-at the end. It is registered with `tracker` in a file of its own in `coreplay.runtime.trackers`, or in any module of
+at the end. It is registered with `tracker` in a separate file in `coreplay.runtime.trackers`, or in any module of
 yours, with the packages that it needs.
 """
 

@@ -1,38 +1,49 @@
-"""Choosing at one client: `select`, `choose`, `objective` and the registry of selectors.
+"""Choosing at one client: `select`, `select_from`, `objective` and the registry of selectors.
 
-A selector is a function ``(pool, budget, rng, *, options) -> indices`` (or ``(indices, details)``), registered with
-`selector` in a file of its own in `coreplay.selection.methods`, or in any module of yours.
+A selector is a function `(pool, budget, rng, *, options)` that returns indices, `(indices, details)` or a `Selection`.
+It is registered with `selector`, in a file of `coreplay.selection.methods` or in any module of yours. Its keyword-only
+parameters are its options. Their annotations are checked before any work: `turns: Annotated[int, Field(ge=1)] = 10`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from coreplay.array_types import Floats, Ints
 from coreplay.errors import InputError
 from coreplay.registry import Registry
 from coreplay.seeding import generator
-from coreplay.selection.pool import Features, HasGram, Pool, make_pool, unit_rows, whole_number
-
-Ints = NDArray[np.int64]
-Outcome = Ints | tuple[Ints, dict[str, Any]]
-Selector = Callable[..., Outcome]
-
-DEFAULT_METHOD = "polished"
-
-_registry: Registry[Selector] = Registry("method", "coreplay.selection.methods")
-selector = _registry.register
+from coreplay.selection.pool import Column, HasGram, Pool, make_pool, unit_rows
+from coreplay.validation import whole_number
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a selector kept: sorted indices, and what it has to say of them (`exact`: its bound and gap)."""
+    """What a selector kept.
+
+    Parameters
+    ----------
+    indices : (budget,) array of int
+        Which samples of the pool; sorted in what `select_from` returns.
+    weights : (budget,) array of float, optional
+        The weight of each kept sample, finite and above 0, in the order of `indices`.
+    details : mapping
+        What else the selector reports, as `exact` does with its bound and gap.
+    """
 
     indices: Ints
-    method: str
-    details: dict[str, Any] = field(default_factory=dict)
+    weights: Floats | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Selector: TypeAlias = Callable[..., Ints | tuple[Ints, dict[str, Any]] | Selection]
+DEFAULT_METHOD = "polished"
+
+_registry: Registry[Selector] = Registry("method", "coreplay.selection.methods")
+selector = _registry.register
 
 
 def selectors() -> dict[str, str]:
@@ -44,19 +55,9 @@ def selectors() -> dict[str, str]:
     return _registry.descriptions()
 
 
-def check_method(method: str, options: dict[str, Any]) -> None:
-    """Raise an `InputError` for an unknown selector, or an option or value that it does not take, before any work.
-
-    Values are tried on a choice among fifty samples, where there are any. What else may go wrong there, in a selector
-    of somebody's own, says nothing of the values.
-    """
-    if _registry.options(method, options):
-        try:
-            choose(np.eye(50), budget=5, method=method, new=np.arange(50) < 30, seen=20, **options)
-        except InputError:
-            raise
-        except Exception:
-            return
+def check_method(method: str, options: Mapping[str, Any]) -> None:
+    """Raise an `InputError` for an unknown selector, or an option or value that it does not take."""
+    _registry.options(method, options)
 
 
 def select(
@@ -66,9 +67,9 @@ def select(
     budget: int,
     method: str = DEFAULT_METHOD,
     seed: int | np.random.Generator = 0,
-    features: Features | None = None,
     new: ArrayLike | None = None,
     seen: int | None = None,
+    columns: Mapping[str, Column] | None = None,
     **options: Any,
 ) -> Ints:
     """Choose `budget` samples of a pool and return their indices, sorted.
@@ -76,7 +77,7 @@ def select(
     Parameters
     ----------
     gradients : (n, d) array or gradient matrix
-        Loss gradients, one row a sample, in any scale: only their directions count. A zero gradient is similar to none.
+        Loss gradients, one row per sample, in any scale: only directions count. A zero gradient is similar to none.
     gram : (n, n) array
         Instead of `gradients`: their inner products.
     budget : int
@@ -85,15 +86,15 @@ def select(
         A name from `selectors()`.
     seed : int or numpy Generator
         Makes every random choice; the same seed gives the same selection.
-    features : (n, k) array or function, optional
-        Feature vectors for herding, which otherwise takes the gradients; or a function that returns them, or None, and
-        is called only by a method that asks for them.
     new : (n,) bool array, optional
         Which samples are new in this period; needed by `approximate_uniform`, `fixed_proportion` and `balanced`.
     seen : int, optional
         How many samples the client saw in earlier periods; needed by `approximate_uniform` and `balanced`.
+    columns : mapping of str to (n, ...) array or function, optional
+        What else is known of the samples, such as `label`, `arrived` or `losses`; `herding` follows `features` instead
+        of the gradients. A function is called only by a method that reads the column; it may return None.
     **options
-        Options of the method, such as ``time_limit=10`` for `exact`.
+        Options of the method, such as `time_limit=10` for `exact`.
 
     Examples
     --------
@@ -102,69 +103,61 @@ def select(
     >>> select(gradients, budget=2).tolist()
     [0, 2]
     """
-    return choose(
-        gradients,
-        gram=gram,
-        budget=budget,
-        method=method,
-        seed=seed,
-        features=features,
-        new=new,
-        seen=seen,
-        **options,
-    ).indices
+    pool = make_pool(gradients, gram=gram, new=new, seen=seen, columns=columns)
+    return select_from(pool, budget=budget, method=method, seed=seed, **options).indices
 
 
-def choose(
-    gradients: ArrayLike | HasGram | None = None,
-    *,
-    gram: ArrayLike | None = None,
-    budget: int,
-    method: str = DEFAULT_METHOD,
-    seed: int | np.random.Generator = 0,
-    features: Features | None = None,
-    new: ArrayLike | None = None,
-    seen: int | None = None,
-    **options: Any,
+def select_from(
+    pool: Pool, *, budget: int, method: str = DEFAULT_METHOD, seed: int | np.random.Generator = 0, **options: Any
 ) -> Selection:
-    """Do what `select` does, and return the details as well: a `Selection`.
+    """Choose from a pool as `select` does, and return weights and details as well.
 
-    >>> choose(gram=[[1.0, 0.5], [0.5, 1.0]], budget=1, method="exact").details["proved"]
+    >>> pool = make_pool(gram=[[1.0, 0.5], [0.5, 1.0]])
+    >>> select_from(pool, budget=1, method="exact").details["proved"]
     True
     """
     function, options = _registry[method], _registry.options(method, options)
     budget = whole_number(budget, "budget", least=1)
-    pool = make_pool(gradients, gram=gram, features=features, new=new, seen=seen)
     if budget >= pool.size:
-        return Selection(np.arange(pool.size), method, {"kept_all": True})
-    rng = seed if isinstance(seed, np.random.Generator) else generator(_seed(seed), "select", method)
-    return run_selector(function, method, pool, budget, rng, options)
+        return Selection(np.arange(pool.size), details={"kept_all": True})
+    if not isinstance(seed, np.random.Generator):
+        seed = generator(whole_number(seed, "seed", least=0), "select", method)
+    return _checked(function(replace(pool, method=method), budget, seed, **options), method, budget, pool.size)
 
 
-def run_selector(
-    function: Selector,
-    method: str,
-    pool: Pool,
-    budget: int,
-    rng: np.random.Generator,
-    options: dict[str, Any],
-) -> Selection:
-    """Call a selector and check that it kept what it had to: `budget` different samples of the pool."""
-    outcome = function(pool, budget, rng, **options)
-    indices, details = outcome if isinstance(outcome, tuple) else (outcome, {})
-    indices = np.unique(np.asarray(indices, dtype=np.int64))
-    if len(indices) != budget or indices[0] < 0 or indices[-1] >= pool.size:
-        raise RuntimeError(
-            f"selector {method!r} must return {budget} different indices below {pool.size}: got {indices.tolist()}"
+def _checked(outcome: Any, method: str, budget: int, size: int) -> Selection:
+    """Return what a selector returned, sorted, having checked that it kept `budget` different samples of the pool."""
+    if isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], Mapping):
+        outcome = Selection(outcome[0], details=outcome[1])
+    found = outcome if isinstance(outcome, Selection) else Selection(outcome)
+    try:
+        indices = np.asarray(found.indices)
+        weights = None if found.weights is None else np.asarray(found.weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"selector {method!r} must return arrays of indices and weights: {error}") from None
+    right = indices.dtype.kind in "iu" and indices.shape == (budget,) and len(np.unique(indices)) == budget
+    if not right or indices.min() < 0 or indices.max() >= size:
+        raise InputError(
+            f"selector {method!r} must return {budget} different indices below {size}: got {_shown(found.indices)}"
         )
-    return Selection(indices, method, details)
+    order = np.argsort(indices)
+    if weights is not None:
+        if weights.shape != (budget,) or not (np.isfinite(weights) & (weights > 0)).all():
+            raise InputError(
+                f"selector {method!r} must return one finite weight above 0 per kept sample: "
+                f"got {_shown(found.weights)} for {budget} samples"
+            )
+        weights = weights[order]
+    return Selection(indices[order].astype(np.int64), weights, dict(found.details))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value.tolist() if isinstance(value, np.ndarray) else value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def objective(
-    gradients: ArrayLike | HasGram | None = None,
-    kept: ArrayLike | None = None,
-    *,
-    gram: ArrayLike | None = None,
+    gradients: ArrayLike | HasGram | None = None, kept: ArrayLike | None = None, *, gram: ArrayLike | None = None
 ) -> float:
     """Return Σ_{i,j in kept} cos(g_i, g_j), the paper's equation (3): the lower, the more diverse the selection.
 
@@ -191,7 +184,3 @@ def _indices(kept: ArrayLike, size: int) -> Ints:
         wrong = int(indices.min() if indices.min() < 0 else indices.max())
         raise InputError(f"kept must hold indices from 0 to {size - 1}: got {wrong}")
     return cast(Ints, indices)
-
-
-def _seed(seed: Any) -> int:
-    return whole_number(seed, "seed", least=0)

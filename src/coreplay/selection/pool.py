@@ -1,17 +1,18 @@
 """The pool: what a client can choose from at the end of a period, checked and normalised once for all selectors."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coreplay.array_types import Bools, Floats, Ints, Vector
 from coreplay.errors import InputError
+from coreplay.validation import whole_number
 
-Floats = NDArray[np.float64]
-Features = ArrayLike | Callable[[], ArrayLike | None]
+Column: TypeAlias = ArrayLike | Callable[[], ArrayLike | None]
 
 
 @runtime_checkable
@@ -26,81 +27,113 @@ class HasGram(Protocol):
 
 @dataclass(frozen=True)
 class Pool:
-    """The samples of a pool: unit gradients (or their gram), and what some selectors want to know besides.
+    """The samples that a selector chooses from: their gradients, and what else is known of them.
 
     Attributes
     ----------
     size : int
         Number of samples n.
     unit : (n, d) array or None
-        Unit gradients, one row a sample; zero rows for zero gradients.
-    given_features : (n, k) array, function or None
-        Feature vectors for herding, or a function that returns them or None.
+        Unit gradients, one row per sample; zero rows for zero gradients.
     new : (n,) bool array or None
         Which samples arrived in this period; the others come from the buffer.
     seen : int or None
         How many samples the client saw before this period, kept or not.
+    columns : mapping of str to (n, ...) array or function
+        Further columns, one row per sample: read them with `column`. A run gives `label`, `arrived` (the period of
+        arrival), `timestamp`, `weight`, `losses` (at the model that was just trained), `features` (of the task, if it
+        has any) and whatever was stored with the samples. A function is called when the column is first read.
+    method : str
+        The selector that the pool is for, which errors name.
     """
 
     size: int
-    unit: NDArray[np.floating[Any]] | None = None
+    unit: Vector | None = None
     given_gram: Floats | HasGram | None = None
-    given_features: Features | None = None
-    new: NDArray[np.bool_] | None = None
+    new: Bools | None = None
     seen: int | None = None
-
-    @cached_property
-    def features(self) -> NDArray[np.floating[Any]] | None:
-        """Unit feature vectors, one row per sample; a function that gives them is called when somebody first asks."""
-        given = self.given_features() if callable(self.given_features) else self.given_features
-        return None if given is None else _of_length(unit_rows(given, "features"), self.size, "features")
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    method: str = ""
+    _read: dict[str, NDArray[Any] | None] = field(default_factory=dict, repr=False)
 
     @cached_property
     def gram(self) -> Floats:
         """The cosines between the gradients of all samples, n x n; a zero gradient is similar to nothing.
 
-        A gradient matrix is asked for them when somebody first wants them, which a random choice never does.
+        A gradient matrix is asked for them on first use, which a random choice never makes.
         """
         if isinstance(self.given_gram, HasGram):
             gram = _cosines(self.given_gram.gram())
-            _of_length(gram, self.size, "gram")
+            if len(gram) != self.size:
+                raise InputError(f"gram must have one row per sample: got {len(gram)} rows for a pool of {self.size}")
             return gram
         if self.given_gram is not None:
             return self.given_gram
         assert self.unit is not None, "a pool is made from gradients or from a gram"
         return np.ascontiguousarray(self.unit @ self.unit.T, dtype=np.float64)
 
-    def split(self, method: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column, one row per sample; it is an error if the pool does not have it."""
+        found = self.find_column(name)
+        if found is None:
+            known = ", ".join(repr(other) for other in self.columns if other != name) or "none"
+            raise InputError(
+                f"method {self.method!r} needs the column {name!r}, which this pool does not have (known: {known}): "
+                f"pass columns={{{name!r}: ...}}, one row per sample"
+            )
+        return found
+
+    def find_column(self, name: str) -> NDArray[Any] | None:
+        """Return a column, or None if the pool does not have it."""
+        if name not in self._read:
+            given = self.columns.get(name)
+            value = given() if callable(given) else given
+            self._read[name] = None if value is None else _column(name, value, self.size)
+        return self._read[name]
+
+    def split(self) -> tuple[Ints, Ints]:
         """Return the indices of the new and of the old samples, for selectors that treat them differently."""
         if self.new is None:
-            raise InputError(f"method {method!r} needs to know which samples are new: pass new=, one bool a sample")
+            raise InputError(
+                f"method {self.method!r} needs to know which samples are new: pass new=, one bool per sample"
+            )
         return np.flatnonzero(self.new), np.flatnonzero(~self.new)
 
-    def even_share(self, method: str, budget: int) -> float:
+    def even_share(self, budget: int) -> float:
         """Return how many samples of a buffer would be new if all data seen so far had the same chance to be in it."""
         if self.seen is None:
             raise InputError(
-                f"method {method!r} needs to know how many samples were seen in earlier periods: pass seen="
+                f"method {self.method!r} needs to know how many samples were seen in earlier periods: pass seen="
             )
-        new, old = self.split(method)
+        new, old = self.split()
         if self.seen < len(old):
             raise InputError(
                 f"seen must be at least the number of old samples in the pool, {len(old)}: got {self.seen}"
             )
         return budget * len(new) / (len(new) + self.seen)
 
+    def number_of_new(self, budget: int, share: float, rng: np.random.Generator) -> int:
+        """Return how many new samples to keep: `share` on average, and as many as the old ones leave room for.
+
+        A fraction is rounded up or down at random with its expectation kept; a part that is too short is filled up from
+        the other.
+        """
+        new, old = self.split()
+        wanted = int(share) + int(rng.random() < share - int(share))
+        return min(max(wanted, budget - len(old)), len(new))
+
 
 def make_pool(
     gradients: ArrayLike | HasGram | None = None,
     *,
     gram: ArrayLike | None = None,
-    features: Features | None = None,
     new: ArrayLike | None = None,
     seen: int | None = None,
+    columns: Mapping[str, Column] | None = None,
 ) -> Pool:
-    """Check what a user passed and make a pool of it; every error names the argument, the value and the remedy."""
+    """Check what a user passed and make a pool of it; the parameters are those of `select`."""
     if (gradients is None) == (gram is None):
-        raise InputError("pass either gradients= (one row a sample) or gram= (n x n), and not both")
+        raise InputError("pass either gradients= (one row per sample) or gram= (n x n), and not both")
     unit = None
     given: Floats | HasGram | None = None
     if gram is not None:
@@ -111,20 +144,15 @@ def make_pool(
     else:
         unit = unit_rows(gradients, "gradients")
         size = len(unit)
-    pool = Pool(
-        size=size,
-        unit=unit,
-        given_gram=given,
-        given_features=features,
-        new=None if new is None else _flags(new, size),
-        seen=None if seen is None else whole_number(seen, "seen", least=0),
-    )
-    if not callable(features):
-        _ = pool.features  # wrong ones are refused whatever the method
+    new = None if new is None else _flags(new, size)
+    pool = Pool(size, unit, given, new, None if seen is None else whole_number(seen, "seen", least=0), columns or {})
+    for name, column in pool.columns.items():
+        if not callable(column):
+            pool.find_column(name)  # a wrong one is refused whatever the method
     return pool
 
 
-def unit_rows(array: Any, name: str) -> NDArray[np.floating[Any]]:
+def unit_rows(array: Any, name: str) -> Vector:
     """Return the rows scaled to length 1, zero rows left at zero, in the given precision.
 
     >>> unit_rows([[3.0, 4.0], [0.0, 0.0]], "gradients").tolist()
@@ -132,11 +160,11 @@ def unit_rows(array: Any, name: str) -> NDArray[np.floating[Any]]:
     """
     rows = _numbers(array, name)
     if rows.ndim != 2:
-        raise InputError(f"{name} must have two dimensions, one row a sample: got shape {rows.shape}")
+        raise InputError(f"{name} must have two dimensions, one row per sample: got shape {rows.shape}")
     if len(rows) == 0:
         raise InputError(f"{name} is empty, shape {rows.shape}: a pool needs at least one sample")
     if rows.shape[1] == 0:
-        raise InputError(f"{name} has rows of length 0, shape {rows.shape}: pass at least one number a sample")
+        raise InputError(f"{name} has rows of length 0, shape {rows.shape}: pass at least one number per sample")
     largest = np.abs(rows).max(axis=1, keepdims=True)
     if not np.isfinite(largest).all():
         row = int(np.flatnonzero(~np.isfinite(largest[:, 0]))[0])
@@ -147,23 +175,7 @@ def unit_rows(array: Any, name: str) -> NDArray[np.floating[Any]]:
     return scaled
 
 
-def whole_number(value: Any, name: str, *, least: int) -> int:
-    """Return an integer argument, or say what is wrong with it."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise InputError(f"{name} must be a whole number: got {value!r}")
-    if value < least:
-        raise InputError(f"{name} must be at least {least}: got {value}")
-    return int(value)
-
-
-def number(value: Any, name: str) -> float:
-    """Return a numeric argument, or say what is wrong with it."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
-        raise InputError(f"{name} must be a number: got {value!r}")
-    return float(value)
-
-
-def _numbers(array: Any, name: str) -> NDArray[np.floating[Any]]:
+def _numbers(array: Any, name: str) -> Vector:
     try:
         out = np.asarray(array)
     except ValueError:
@@ -214,16 +226,17 @@ def _cosines(gram: Any) -> Floats:
     return np.ascontiguousarray(C)
 
 
-def _of_length(rows: NDArray[np.floating[Any]], size: int, name: str) -> NDArray[np.floating[Any]]:
-    if len(rows) != size:
-        raise InputError(f"{name} must have one row a sample: got {len(rows)} rows for a pool of {size}")
-    return rows
+def _column(name: str, value: Any, size: int) -> NDArray[Any]:
+    column = np.asarray(value)
+    if column.shape[:1] != (size,):
+        raise InputError(f"column {name!r} must have one row per sample: got shape {column.shape} for a pool of {size}")
+    return column
 
 
-def _flags(new: Any, size: int) -> NDArray[np.bool_]:
+def _flags(new: Any, size: int) -> Bools:
     flags = np.asarray(new)
     if flags.dtype != np.bool_ and not (flags.dtype.kind in "iu" and np.isin(flags, (0, 1)).all()):
         raise InputError(f"new must hold True or False for each sample: got dtype {flags.dtype}")
     if flags.shape != (size,):
-        raise InputError(f"new must have one entry a sample: got shape {flags.shape} for a pool of {size}")
+        raise InputError(f"new must have one entry per sample: got shape {flags.shape} for a pool of {size}")
     return flags.astype(np.bool_)

@@ -11,6 +11,7 @@ from coreplay.tasks.base import (
     evaluate,
     features,
     metric_sum,
+    sample_losses,
     view,
 )
 from coreplay.tasks.metrics import Metric, PeriodMatrix, exponential, forgetting, relative_change
@@ -31,6 +32,7 @@ __all__ = [
     "make",
     "metric_sum",
     "relative_change",
+    "sample_losses",
     "task",
     "tasks",
     "view",

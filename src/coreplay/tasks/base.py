@@ -309,6 +309,15 @@ def features(
     return rows
 
 
+def sample_losses(task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH) -> NDArray[np.float64]:
+    """Return the loss of each sample, in evaluation mode."""
+    found = np.empty(len(samples))
+    with _evaluating(model):
+        for places, batch in _in_order(task, samples, size):
+            found[places] = task.per_sample_loss(model, batch).cpu().numpy()
+    return found
+
+
 def _in_order(task: Task, samples: Samples, size: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """Iterate over samples in batches of similar length, with the places of each batch's samples."""
     order = np.argsort(task.lengths(samples), kind="stable") if len(samples) else np.empty(0, dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Coordination methods, one a file."""
+"""Coordination methods, one per file."""

@@ -19,7 +19,7 @@ from coreplay.coordination.messages import Broadcast, Vector
 from coreplay.coordination.method import Method, Past, Steering, coordination_method
 from coreplay.coordination.total import products
 from coreplay.errors import unknown
-from coreplay.selection.capped_simplex import minimise
+from coreplay.selection.solvers.capped_simplex import minimise
 
 Floats = NDArray[np.float64]
 

@@ -45,12 +45,12 @@ from coreplay.coordination.method import Method, Past, Steering, coordination_me
 from coreplay.coordination.total import mixture, norm, products
 from coreplay.errors import InputError
 from coreplay.selection import minimise
-from coreplay.selection.pool import whole_number
-from coreplay.selection.swaps import polish, search, top
+from coreplay.selection.solvers.swaps import polish, search, top
+from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 
-FEW = 15  # with about so many clients or fewer, κ starts below √M
+FEW = 15  # with about this number of clients or fewer, κ starts below √M
 OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of the sum before
 LIMIT = 10.0  # κ / κ_1 at most
 

@@ -1,8 +1,11 @@
 """scikit-learn's 1797 handwritten digits, 8 x 8: rotated a little more each period, or new classes each period."""
 
-import numpy as np
+from typing import Annotated
 
-from coreplay.data.sources import source
+import numpy as np
+from pydantic import Field
+
+from coreplay.data.sources import Count, TestFraction, source
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError, unknown
 from coreplay.seeding import generator
@@ -14,11 +17,11 @@ CHANGES = ("rotated", "class_incremental")
 def digits(
     *,
     change: str = "rotated",
-    num_clients: int = 20,
-    num_periods: int = 5,
-    alpha: float = 1.0,
-    degrees: float = 90.0,
-    test: float = 0.2,
+    num_clients: Count = 20,
+    num_periods: Count = 5,
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0,
+    degrees: Annotated[float, Field(allow_inf_nan=False)] = 90.0,
+    test: TestFraction = 0.2,
     seed: int = 0,
 ) -> FederatedStream:
     """Deal out scikit-learn's digits over clients (Dirichlet) and periods (rotated or class_incremental).
@@ -30,15 +33,8 @@ def digits(
 
     if change not in CHANGES:
         raise unknown("change", change, CHANGES)
-    if num_clients < 1 or num_periods < 1 or (change == "class_incremental" and num_periods > 10):
-        raise InputError(
-            "num_clients and num_periods must be at least 1, num_periods at most 10 by class: got "
-            f"{num_clients}, {num_periods}"
-        )
-    if not 0 < alpha < np.inf or not 0 <= test < 1 or not np.isfinite(degrees):
-        raise InputError(
-            f"alpha must be above 0, test from 0 up to 1, all finite: got alpha={alpha}, test={test}, degrees={degrees}"
-        )
+    if change == "class_incremental" and num_periods > 10:
+        raise InputError(f"num_periods must be at most 10, one class per period: got {num_periods}")
     bunch = load_digits()
     images, classes = bunch.images.astype(np.float32) / 16, bunch.target
     rng = generator(seed, "digits")

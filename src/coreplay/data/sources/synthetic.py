@@ -21,14 +21,16 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from coreplay.data.periods import DAY
-from coreplay.data.sources import source
+from coreplay.data.sources import Count, Fraction, TestFraction, source
 from coreplay.data.stream import FederatedStream
-from coreplay.errors import InputError, unknown
+from coreplay.errors import unknown
 from coreplay.seeding import generator
 
 START = 1_735_689_600  # 1 January 2025
@@ -111,17 +113,17 @@ def _filled(form: str, values: Callable[[str], tuple[str, ...]]) -> list[str]:
 @source("synthetic")
 def synthetic(
     *,
-    num_clients: int = 100,
-    num_periods: int = 10,
-    samples: int = 20,
-    test: float = 0.2,
-    alpha: float = 0.3,
-    habits: float = 0.5,
-    drift: float = 0.35,
-    new_intents: float = 0.3,
-    seasonality: float = 0.7,
-    season: float = 4.0,
-    spread: float = 0.5,
+    num_clients: Count = 100,
+    num_periods: Count = 10,
+    samples: Count = 20,
+    test: TestFraction = 0.2,
+    alpha: Annotated[float, Field(gt=0)] = 0.3,
+    habits: Fraction = 0.5,
+    drift: Annotated[float, Field(ge=0, le=1000)] = 0.35,
+    new_intents: Fraction = 0.3,
+    seasonality: Fraction = 0.7,
+    season: Annotated[float, Field(gt=0)] = 4.0,
+    spread: Annotated[float, Field(ge=0, le=1000)] = 0.5,
     seed: int = 0,
 ) -> FederatedStream:
     """Draw utterances to a voice assistant from an embedded grammar, with preferences, habits, drift and seasons.
@@ -153,21 +155,6 @@ def synthetic(
     seed
         The seed of everything that is drawn.
     """
-    counts = {"num_clients": num_clients, "num_periods": num_periods}
-    wrong = [f"{name} = {value}" for name, value in counts.items() if value < 1]
-    shares = {"test": test, "habits": habits, "new_intents": new_intents, "seasonality": seasonality}
-    wrong += [
-        f"{name} = {value}" for name, value in shares.items() if not 0 <= value <= 1 or (name, value) == ("test", 1)
-    ]
-    sizes = {"alpha": alpha, "season": season, "samples": samples}
-    wrong += [f"{name} = {value}" for name, value in sizes.items() if not value > 0]
-    steps = {"drift": drift, "spread": spread}
-    wrong += [f"{name} = {value}" for name, value in steps.items() if not 0 <= value <= 1000]
-    if wrong:
-        raise InputError(
-            f"synthetic: {', '.join(wrong)}: counts and sizes must be above 0, shares from 0 to 1, drift and spread "
-            "from 0 to 1000"
-        )
     grammar = assistant()
     trend = popularity(len(grammar.intents), num_periods, drift, new_intents, seasonality, season, seed)
     width = len(str(num_clients - 1))

@@ -1,6 +1,6 @@
 """Whether worker processes can import what a run needs.
 
-A worker process starts afresh: it imports the main module of the program, if that is a file, and the modules in which
+A worker process imports the main module of the program, if that is a file, and the modules in which
 something was registered. What is defined in a notebook cell, or on Python's command line, it can't know.
 """
 
@@ -18,10 +18,15 @@ UNGUARDED = 79  # exit code of a worker process in which the import of the main 
 Key = tuple[str, str]  # the kind of a registry, and a name in it
 
 
-def check_main() -> None:
-    """Raise an `InputError` if worker processes can't import the main module; end one that starts a run meanwhile."""
+def end_child() -> None:
+    """End a worker process in which the import of the main module starts a run."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(UNGUARDED)  # the process that started this one says what is wrong
+
+
+def check_main() -> None:
+    """Raise an `InputError` if worker processes can't import the main module."""
+    end_child()
     if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
         raise InputError(
             "this program is read from standard input, where worker processes can't import it: write it to a file, or "

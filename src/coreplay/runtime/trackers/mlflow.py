@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from coreplay.files import read_text, write_text
-from coreplay.runtime.config import Config, flatten
+from coreplay.runtime.config import Config
+from coreplay.runtime.config_toml import flatten
 from coreplay.runtime.events import Event
 from coreplay.runtime.tracker import Tracker, tracker
 

@@ -1,8 +1,6 @@
-"""`coreplay data ...`: list sources, make streams, describe them. Thin; heavy imports are inside the commands."""
+"""`coreplay data`: list sources, make streams, describe them."""
 
 import json
-import math
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from coreplay.display import echo, printable
+from coreplay.cli import Command, Json, Plugins, Seed, load_plugins, parse_options
+from coreplay.cli.progress import echo, progress_bar
 from coreplay.errors import InputError, unknown
 
 app = typer.Typer(
@@ -21,36 +20,14 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The .parquet file to write.")]
-Seed = Annotated[int, typer.Option(help="Makes every random choice repeatable.")]
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", help="A .py file or module of your own with selectors, tasks and such. Repeatable."),
-]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", help="Option of the source, as name=value or table.name=value; values may be JSON."),
 ]
 
 
-@app.command("sources")
-def sources_command(as_json: Json = False) -> None:
-    """List where streams come from.
-
-    Example: `coreplay data sources`
-    """
-    from coreplay.data import sources
-
-    known = sources()
-    if as_json:
-        echo(json.dumps(known))
-    else:
-        width = max(map(len, known))
-        echo("\n".join(f"{name:<{width}}  {text}" for name, text in sorted(known.items())))
-
-
-@app.command()
+@app.command(cls=Command)
 def make(
     source: Annotated[str, typer.Argument(help="A source; `coreplay data sources` lists them.")],
     output: Output,
@@ -66,17 +43,16 @@ def make(
     """
     from coreplay.data import load, save
     from coreplay.data.store import check_output
-    from coreplay.plugins import load_plugins
 
     check_output(output)
-    load_plugins(plugin or [])
-    with _warnings(), _busy(f"making {output}"):
+    load_plugins(plugin)
+    with _warnings(), progress_bar(f"making {output}"):
         stream = load(source, **_tables(option))
         save(stream, output)
-    _told(stream, output, as_json)
+    _report(stream, output, as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def describe(
     file: Annotated[
         str, typer.Argument(help="A .jsonl, .jsonl.gz, .csv, .csv.gz or .parquet file, or the name of a source.")
@@ -102,22 +78,22 @@ def describe(
     """
     from coreplay.data import load, sources
     from coreplay.data.describe import describe as measure
-    from coreplay.plugins import load_plugins
 
     if figure is not None and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {str(figure)!r} has suffix {figure.suffix!r}: use .png or .svg")
-    load_plugins(plugin or [])
+    load_plugins(plugin)
     if file not in sources() and not Path(file).suffix and not Path(file).exists():
         raise unknown("file or source", file, sources())
     source, path = (file, {}) if file in sources() else ("files", {"path": file})
-    with _warnings(), _busy(f"reading {file}"):
+    with _warnings(), progress_bar(f"reading {file}"):
         stream = load(source, **path | _tables(option))
-    with _busy("measuring"):
+    with progress_bar("measuring"):
         found, details = measure(stream, seed)
     if figure is not None:
-        from coreplay.report.studies import write_stream
+        from coreplay.report.renderer import save_figure
+        from coreplay.report.studies import stream_figure
 
-        write_stream(Path(file).name, found, details, figure)
+        save_figure(stream_figure(Path(file).name, found, details), figure)
     if as_json:
         echo(json.dumps(found.to_json()))
         return
@@ -131,7 +107,7 @@ def describe(
 def _tables(pairs: list[str] | None) -> dict[str, Any]:
     """Parse the options of a source: columns.text=query is the option `text` in the table `columns`."""
     options: dict[str, Any] = {}
-    for name, value in parse_options(pairs or []).items():
+    for name, value in parse_options(pairs).items():
         table, dot, key = name.partition(".")
         if not dot:
             options[name] = value
@@ -139,20 +115,6 @@ def _tables(pairs: list[str] | None) -> dict[str, Any]:
             options[table][key] = value
         else:
             raise InputError(f"--option {table} is given as a whole: leave out --option {name}")
-    return options
-
-
-def parse_options(pairs: list[str], flag: str = "--option") -> dict[str, Any]:
-    """Parse name=value pairs; values are JSON where they can be, or inf, else text."""
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"{flag} must be name=value: got {pair!r}")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = math.inf if value == "inf" else value
     return options
 
 
@@ -169,22 +131,7 @@ def _warnings() -> Iterator[None]:
             echo(f"warning: {warning.message}", err=True)
 
 
-@contextmanager
-def _busy(what: str) -> Iterator[None]:
-    """Show on a terminal that work is going on, and for how long."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(printable(what), total=None)
-        yield
-
-
-def _told(stream: Any, output: Path, as_json: bool) -> None:
+def _report(stream: Any, output: Path, as_json: bool) -> None:
     tests = int(stream.test.sum())
     facts = {"clients": len(stream.clients), "periods": stream.periods, "samples": len(stream), "test_samples": tests}
     if as_json:

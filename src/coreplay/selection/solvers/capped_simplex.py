@@ -1,23 +1,36 @@
-"""The convex quadratic programme over the capped simplex, by proximal primal-dual active sets.
+"""Quadratic programmes over the capped simplex {0 <= x <= 1, Σx = N}.
 
-With the variables at 0, at 1 and free known, the optimum is one linear system. Guess the three sets, solve, move what
-left its range to its bound and free what its multiplier pulls inwards; repeat until nothing moves. It takes two to six
-solves when K is well conditioned and may cycle when it is not, so it is done on
+Every selector and both coordination methods minimise over this set
 
-    f(x) + ρ‖x − y‖²
+    f(x) = xᵀKx + 2cᵀx                                                    (equations 4, 5 and 8)
 
-whose minimiser is the next y. A small ρ costs one extra solve; it grows when the sets cycle and falls when they settle,
-and the iteration over y converges to the minimiser of f for any K that is positive semidefinite.
+with K a gram, its diagonal kept (the convex relaxation) or zeroed (the paper's non-convex one), and c a linear term
+(−Gᵀh in coordination, the fixed variables in branch and bound). Every result carries its Frank-Wolfe gap: with
+g = Kx + c,
+
+    f(x) − f* <= 2 (gᵀx − min over the set of gᵀy)     if K is positive semidefinite,
+
+where the minimum on the right is the sum of the N smallest entries of g. So a convex result comes with its own proof;
+for a non-convex one the gap says how far it is from a first-order stationary point.
+
+The non-convex programme is solved by `descent`, the convex one by proximal primal-dual active sets: with the variables
+at 0, at 1 and free known, the optimum is one linear system. Guess the three sets, solve, move what left its range to
+its bound and free what its multiplier pulls inwards; repeat until nothing moves. It takes two to six solves when K is
+well conditioned and may cycle when it is not, so it is done on f(x) + ρ‖x − y‖², whose minimiser is the next y. A small
+ρ costs one extra solve; it grows when the sets cycle and falls when they settle, and the iteration over y converges to
+the minimiser of f for any K that is positive semidefinite.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from coreplay.selection._descent import descend, times
-from coreplay.selection._projection import gap, project
+from coreplay.array_types import Floats
+from coreplay.errors import unknown
+from coreplay.selection.solvers.descent import descend, gap, project, times
 
-Floats = NDArray[np.float64]
 Marks = NDArray[np.int8]
 
 DESCENT_FIRST = 400
@@ -198,3 +211,65 @@ def solve_convex(K: Floats, c: Floats, budget: int, start: Floats, tolerance: fl
         if settled:
             x = project(y, float(budget))
     return best
+
+
+__all__ = ["Minimum", "minimise", "project"]
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """What `minimise` found: the point, its value, and the gap that bounds (convex: proves) its error."""
+
+    x: Floats
+    value: float
+    gap: float
+
+
+def minimise(
+    gram: Floats,
+    budget: int,
+    *,
+    linear: Floats | None = None,
+    diagonal: str = "keep",
+    start: Floats | None = None,
+    tolerance: float = 1e-7,
+) -> Minimum:
+    """Minimise xᵀKx + 2cᵀx over the capped simplex.
+
+    Parameters
+    ----------
+    gram : (n, n) array
+        K, symmetric positive semidefinite.
+    budget : int
+        N, from 1 to n.
+    linear : (n,) array, optional
+        c; zero if not given.
+    diagonal : "keep" or "zero"
+        Whether the diagonal of K counts. With "zero" the programme is not convex.
+    start : (n,) array, optional
+        Where to start, the even spread N/n if not given. It saves time for a convex programme and decides which
+        stationary point is found for a non-convex one.
+    tolerance : float
+        Stop when the gap is at most this share of the value, or a thousandth of it times N for a value near zero.
+
+    Examples
+    --------
+    >>> minimise(np.diag([1.0, 1.0, 2.0]), 1).x.round(3).tolist()
+    [0.4, 0.4, 0.2]
+    >>> minimise(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]]), 2, diagonal="zero").x.tolist()
+    [1.0, 0.0, 1.0]
+    """
+    if diagonal not in ("keep", "zero"):
+        raise unknown("diagonal", diagonal, ["keep", "zero"])
+    n = len(gram)
+    K = np.ascontiguousarray(gram, dtype=np.float64)
+    c = np.zeros(n) if linear is None else np.ascontiguousarray(linear, dtype=np.float64)
+    x = np.full(n, budget / n) if start is None else project(np.ascontiguousarray(start), float(budget))
+    if diagonal == "keep":
+        x = solve_convex(K, c, budget, x, tolerance)
+        g = K @ x + c
+    else:
+        removed = K.diagonal().copy()
+        x = descend(K, removed, c, budget, x, tolerance, 5000)
+        g = K @ x - removed * x + c
+    return Minimum(x, float(x @ (g + c)), 2.0 * max(gap(g, x, budget), 0.0))

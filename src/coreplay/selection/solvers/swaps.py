@@ -10,19 +10,12 @@ valley into the next; the best selection on the way is kept.
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from coreplay.selection._descent import descend
-from coreplay.selection._projection import project
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from coreplay.array_types import Bools, Floats, Ints
+from coreplay.selection.solvers.descent import descend, project
 
 BLOCKED = 1e300
-REST_INSIDE, REST_OUTSIDE = (
-    2,
-    7,
-)  # moves for which a sample that came in, or went out, stays (up to twice as long)
+REST_INSIDE, REST_OUTSIDE = (2, 7)  # moves for which a sample that came in, or went out, stays (up to twice as long)
 
 
 @njit(cache=True)
@@ -54,7 +47,7 @@ def _prices(K: Floats, c: Floats, chosen: Ints) -> tuple[Floats, float]:
 
 
 @njit(cache=True)
-def _descend(K: Floats, chosen: Ints, inside: NDArray[np.bool_], u: Floats) -> float:
+def _descend(K: Floats, chosen: Ints, inside: Bools, u: Floats) -> float:
     """Exchange samples in place until no exchange lowers the value; return by how much it fell."""
     n = u.size
     budget = chosen.size

@@ -1,40 +1,39 @@
-"""`coreplay sweep` and `demo`: many runs, a live table of how far they are, and for the demo a report."""
+"""`coreplay sweep` and `demo`: many runs, with a live table of their progress, and for the demo a report."""
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coreplay.data_commands import Json, Plugins
-from coreplay.display import duration, echo, printable, show_markdown
+from coreplay.cli import Json, Plugins
+from coreplay.cli.progress import echo, following_sweep, show_markdown
+from coreplay.cli.run import stoppable
 from coreplay.errors import InputError
-from coreplay.run_commands import stoppable
 
 if TYPE_CHECKING:
-    from coreplay.experiments.scheduler import RunStatus, SweepStatus
-    from coreplay.experiments.sweep import Planned, Sweep
+    from coreplay.experiments.sweep import Sweep
 
 
 def sweep(
-    file: Annotated[Path | None, typer.Argument(help="What to compare; with --resume, the sweep's folder.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="The file that says what to compare; with --resume, the sweep's folder.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep.  [default: sweeps/NAME]")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")] = False,
-    processes: Annotated[int | None, typer.Option(help="Runs at a time.  [default: one a core]", min=1)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the sweep in the folder.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of runs at a time.  [default: one per core]", min=1)
+    ] = None,
     plugin: Plugins = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare strategies, budgets, seeds and anything else of the configuration, in many runs.
 
-    The same command again goes on where it was stopped; with more strategies, budgets or seeds in the file it adds
+    The same command continues a sweep that was stopped; with more strategies, budgets or seeds in the file it adds
     their runs. A run that fails is shown with its reason and does not stop the others.
 
     Example: `coreplay sweep sweep.toml -o sweeps/first`
@@ -44,6 +43,7 @@ def sweep(
     from coreplay.experiments.scheduler import SweepStatus, find_finished, run_sweep
     from coreplay.experiments.sweep import Sweep
     from coreplay.files import exclusive_lock
+    from coreplay.report.terminal import sweep_table
 
     folder, source = _found(file, output, resume)
     plan = Sweep.load(source, plugins=plugin or [])
@@ -51,17 +51,17 @@ def sweep(
         names = [planned.name for planned in plan.runs]
         echo(json.dumps(names) if as_json else "\n".join(names))
         return
-    with _showing(plan) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
+    with following_sweep(sweep_table) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
         status = SweepStatus(plan.runs, changed)
         with exclusive_lock(folder):  # a folder with other runs, or at work, is refused before its plan is replaced
             find_finished(status, folder)
             _keep(plan, source, folder)
-        run_sweep(status, folder, workers=processes, tick=lambda: show(status))
+        run_sweep(status, folder, workers=workers, tick=lambda: show(status))
     failures = status.failures()
     if as_json:
         echo(json.dumps({"folder": str(folder), "runs": status.counts(), "failures": failures}))
     else:
-        show_markdown(table(status))
+        show_markdown(sweep_table(status))
         echo(f"written: {folder}; look at it with: coreplay report {folder} -o {folder / 'report'}")
     for name, problem in failures.items():
         echo(f"failed: {name}: {problem}", err=True)
@@ -75,18 +75,19 @@ def demo(
 ) -> None:
     """Compare strategies of replay on a small synthetic stream, in under three minutes, with a table and a page.
 
-    What is in the folder already is not done again.
+    Runs that are in the folder already are not repeated.
 
     Example: `coreplay demo`
     """
     from coreplay.experiments.scheduler import SweepStatus, run_sweep
     from coreplay.experiments.sweep import Sweep
     from coreplay.report.api import write
+    from coreplay.report.terminal import sweep_table
 
     plan = Sweep.demo()
     say = partial(echo, err=True)
     say(f"{len(plan.runs)} runs: making the stream and the vocabulary, and starting the worker processes")
-    with _showing(plan) as (changed, show), stoppable(output, f"coreplay demo -o {output}"):
+    with following_sweep(sweep_table) as (changed, show), stoppable(output, f"coreplay demo -o {output}"):
         status = SweepStatus(plan.runs, changed)
         run_sweep(status, output, tick=lambda: show(status))
     for name, problem in status.failures().items():
@@ -132,71 +133,3 @@ def _keep(plan: "Sweep", source: Path, folder: Path) -> None:
         write_text(folder / PLAN, plan.toml(keep_plugins(plan.plugins, folder)))
     elif source.absolute() != (folder / PLAN).absolute():
         copy(source, folder / PLAN)
-
-
-def table(status: "SweepStatus") -> str:
-    """Return the state of all runs as a Markdown table: a row a strategy, a column a budget, a figure a seed."""
-    from coreplay.report.html import column
-
-    budgets = list(dict.fromkeys(planned.budget for planned in status.runs))
-    cells: dict[tuple[str, str], list[str]] = {}
-    scores = column(status.by_name[planned.name].score for planned in status.runs)
-    for planned, score in zip(status.runs, scores, strict=True):
-        cells.setdefault((planned.strategy, planned.budget), []).append(_mark(status.by_name[planned.name], score))
-    lines = [
-        "| strategy | " + " | ".join(f"budget {budget}" if budget else "no budget" for budget in budgets) + " |",
-        "|---" * (len(budgets) + 1) + "|",
-    ]
-    for strategy in dict.fromkeys(planned.strategy for planned in status.runs):
-        row = [", ".join(cells.get((strategy, budget), [])) for budget in budgets]
-        lines.append(f"| {strategy} | " + " | ".join(row) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _mark(run: "RunStatus", score: str) -> str:
-    """Show a run in a cell: its score, its progress, or that it failed."""
-    if run.state == "finished":
-        return score if run.score is not None else "done"
-    return {"running": f"{run.done:.0%}", "failed": "failed", "waiting": "·"}[run.state]
-
-
-@contextmanager
-def _showing(
-    plan: "Sweep",
-) -> Iterator[tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]]:
-    """Give two functions: for a run in a new state, and to show all; a live table on a terminal, lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _lines(len(plan.runs))
-        return
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.markdown import Markdown
-    from rich.text import Text
-
-    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
-        yield (
-            lambda planned, entry: None,
-            lambda status: live.update(Group(Markdown(printable(table(status))), Text(_line(status)))),
-        )
-
-
-def _lines(total: int) -> tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]:
-    state: dict[str, Any] = {"said": time.monotonic()}
-
-    def changed(planned: "Planned", entry: "RunStatus") -> None:
-        if entry.state in ("finished", "failed"):
-            what = f"{entry.score:.4g}" if entry.score is not None else entry.state
-            echo(f"{planned.name}: {entry.problem or what}", err=True)
-
-    def show(status: "SweepStatus") -> None:
-        if time.monotonic() - state["said"] > 30:
-            state["said"] = time.monotonic()
-            echo(_line(status), err=True)
-
-    return changed, show
-
-
-def _line(status: "SweepStatus") -> str:
-    counts = ", ".join(f"{count} {state}" for state, count in status.counts().items() if count)
-    left = status.seconds_left()
-    return counts + (f"; about {duration(left)} left" if left is not None else "")

@@ -1,4 +1,4 @@
-"""`coreplay report`. Thin; heavy imports are inside the command."""
+"""`coreplay report`."""
 
 import json
 from functools import partial
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from coreplay.data_commands import Json
-from coreplay.display import echo, show_markdown
+from coreplay.cli import Json, Plugins, load_plugins
+from coreplay.cli.progress import echo, show_markdown
 
 
 def report(
@@ -24,6 +24,7 @@ def report(
     texts: Annotated[
         bool, typer.Option("--texts", help="Add the samples' texts to map.csv. For public data only.")
     ] = False,
+    plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Compare finished runs: a page with figures and tables, and each of them as files.
@@ -36,6 +37,7 @@ def report(
     """
     from coreplay.report.api import write
 
+    load_plugins(plugin)
     written = write(runs, output, gradient_maps=gradient_maps, texts=texts, say=partial(echo, err=True))
     if as_json:
         echo(json.dumps(written.to_json()))

@@ -19,13 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from coreplay.selection.capped_simplex import minimise
-from coreplay.selection.swaps import default_moves, search
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from coreplay.array_types import Bools, Floats, Ints
+from coreplay.selection.solvers.capped_simplex import minimise
+from coreplay.selection.solvers.swaps import default_moves, search
 
 SLACK = 1e-12  # of a comparison: sums that differ by less are equal
 NODES_PER_SLICE = 20_000  # between two looks at the clock
@@ -80,16 +77,7 @@ def _worst(K: Floats, sums: Floats, path: Ints, k: int, j: int) -> bool:
 
 
 @njit(cache=True)
-def _grow(
-    K: Floats,
-    sums: Floats,
-    path: Ints,
-    inside: NDArray[np.bool_],
-    k: int,
-    off: float,
-    limit: float,
-    todo: Ints,
-) -> int:
+def _grow(K: Floats, sums: Floats, path: Ints, inside: Bools, k: int, off: float, limit: float, todo: Ints) -> int:
     """List in todo[k] the samples that keep o at or below `limit` and are the worst of the set of k with them."""
     count = 0
     for j in range(path[0] + 1 if k == 1 else 0, K.shape[0]):  # of a pair, the second one counts as the worst
@@ -171,7 +159,7 @@ def _search(
     best: float,
     sums: Floats,
     path: Ints,
-    inside: NDArray[np.bool_],
+    inside: Bools,
     todo: Ints,
     left: Ints,
     off: Floats,
@@ -257,17 +245,7 @@ def solve(gram: Floats, budget: int, rng: np.random.Generator, *, time_limit: fl
     if budget == 2:
         none = np.zeros(0, np.int64)
         best, first, second = _pairs(
-            gram,
-            diagonal,
-            lows,
-            np.zeros((1, n)),
-            none,
-            0,
-            0.0,
-            np.inf,
-            np.inf,
-            np.empty(n),
-            np.empty(n + 1, np.int64),
+            gram, diagonal, lows, np.zeros((1, n)), none, 0, 0.0, np.inf, np.inf, np.empty(n), np.empty(n + 1, np.int64)
         )
         return Optimum(np.array([first, second]), best, best, n)
     sums, off = np.zeros((budget, n)), np.zeros(budget)
@@ -277,20 +255,7 @@ def solve(gram: Floats, budget: int, rng: np.random.Generator, *, time_limit: fl
     depth, nodes = 0, 0
     while depth >= 0 and time.monotonic() < end:
         best, depth, visited = _search(
-            gram,
-            diagonal,
-            lows,
-            floor,
-            chosen,
-            best,
-            sums,
-            path,
-            inside,
-            todo,
-            left,
-            off,
-            depth,
-            NODES_PER_SLICE,
+            gram, diagonal, lows, floor, chosen, best, sums, path, inside, todo, left, off, depth, NODES_PER_SLICE
         )
         nodes += visited
     bound = best

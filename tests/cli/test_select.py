@@ -27,22 +27,39 @@ def pool(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("command", ["select", "selectors", "near-optimality", "demo", "run", "runs"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "select",
+        "near-optimality",
+        "coordinate",
+        "demo",
+        "run",
+        "runs",
+        "sweep",
+        "report",
+        "selectors",
+        "algorithms",
+        "data sources",
+        "data make",
+        "flower up",
+    ],
+)
 def test_help_shows_an_example(command):
-    shown = coreplay(command, "--help")
+    shown = coreplay(*command.split(), "--help")
     assert shown.returncode == 0
     assert f"Example: coreplay {command}" in shown.stdout
 
 
 def test_help_explains_arguments():
-    assert "Gradients, one row a sample" in coreplay("select", "--help").stdout
+    assert "Gradients, one row per sample" in coreplay("select", "--help").stdout
     assert "with --resume, the run's folder" in coreplay("run", "--help").stdout
 
 
 def test_select_says_that_a_small_pool_is_kept_whole(pool):
     shown = coreplay("select", pool / "pool.npy", "--budget", 12)
     assert len(shown.stdout.split()) == 12
-    assert "the pool of 12 is not larger than the budget of 12: all is kept" in shown.stderr
+    assert "the pool of 12 is not larger than the budget of 12: all samples are kept" in shown.stderr
 
 
 def test_version_and_help_import_nothing_heavy():

@@ -4,7 +4,8 @@ import io
 
 import pytest
 
-from coreplay.display import Status, duration, echo, following, show_markdown
+from coreplay.cli.progress import Status, echo, following, show_markdown
+from coreplay.report.terminal import duration
 from coreplay.runtime import Event
 
 EVENTS = [
@@ -30,7 +31,7 @@ def test_plain_lines_are_one_a_round_and_period_and_warnings(capsys):
     assert lines[0] == "first: warning: client 'bo' failed and is tried again: no memory"
     assert lines[1].startswith("first: period 1/2, round 1/2, loss 5.5, about ")
     assert lines[3] == "first: period 1/2 is trained: perplexity 200.1 on all test sets"
-    assert lines[4] == "first: period 1/2: 4 clients chose, 12 kept"
+    assert lines[4] == "first: period 1/2: 4 clients selected, 12 samples kept"
     assert len(lines) == 5
 
 
@@ -38,7 +39,7 @@ def test_status_line_shows_clients():
     status = Status()
     for event in EVENTS[:-1]:
         status.take(event)
-    assert status.line() == "period 1/2, measuring and choosing, client 4/4, loss 5, perplexity 200.1"
+    assert status.line() == "period 1/2, evaluating and selecting, client 4/4, loss 5, perplexity 200.1"
 
 
 def test_a_figure_of_an_earlier_period_says_so():
@@ -78,20 +79,20 @@ def test_live_display_on_a_terminal(monkeypatch):
     shown = terminal.getvalue()
     assert "corrective" in shown
     assert "warning: client 'bo' failed" in shown
-    assert "period 1/2, measuring and choosing, loss 5, perplexity 200.1" in shown
+    assert "period 1/2, evaluating and selecting, loss 5, perplexity 200.1" in shown
 
 
 def test_time_left_is_at_the_pace_of_this_session():
     now = [0.0]
     status = Status(clock=lambda: now[0])
     status.take(Event("begin", 1, 1, {"rounds": [4, 4, 4]}))  # 5 of 12 rounds were done before
-    assert status.left() is None
+    assert status.seconds_left() is None
     now[0] = 10.0
     status.take(Event("round", 1, 1, {"loss": 2.0}))
-    assert status.left() == pytest.approx(60)
+    assert status.seconds_left() == pytest.approx(60)
     now[0] = 15.0
     status.take(Event("client", 1, 2, {"done": 1, "of": 2}))
-    assert status.left() == pytest.approx(55)
+    assert status.seconds_left() == pytest.approx(55)
 
 
 def test_durations():

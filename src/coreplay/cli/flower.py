@@ -1,4 +1,4 @@
-"""`coreplay flower`: a deployment on this machine, and an app to start from. Thin; heavy imports are inside."""
+"""`coreplay flower`: a deployment on this machine, and an app to start from."""
 
 import signal
 import time
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from coreplay.display import echo
+from coreplay.cli import Command
+from coreplay.cli.progress import echo
 from coreplay.errors import InputError
 
 app = typer.Typer(
@@ -17,16 +18,16 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(cls=Command)
 def up(
-    clients: Annotated[int, typer.Option(min=1, help="How many SuperNodes to start, one per client.")] = 3,
-    folder: Annotated[
-        Path, typer.Option("--folder", "-o", help="For logs, buffers, keys and Flower's configuration.")
+    clients: Annotated[int, typer.Option(min=1, help="Number of SuperNodes to start, one per client.")] = 3,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for logs, buffers, keys and Flower's configuration.")
     ] = Path("deployment"),
     tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt, and let in only SuperNodes whose keys are registered.")
+        bool, typer.Option("--tls", help="Encrypt connections, and accept only SuperNodes whose keys are registered.")
     ] = False,
-    port: Annotated[int | None, typer.Option(help="Of the SuperLink.  [default: a free one]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the SuperLink.  [default: a free one]")] = None,
     plugins: Annotated[
         bool, typer.Option("--plugins", help="Let SuperNodes run the plugins of a run: code that the server sends.")
     ] = False,
@@ -41,13 +42,13 @@ def up(
     from coreplay.flower.deployment import Deployment
     from coreplay.runtime import EngineError
 
-    deployment = Deployment(folder, clients, tls=tls, port=port, plugins=plugins)
+    deployment = Deployment(output, clients, tls=tls, port=port, plugins=plugins)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal or a service manager stops it like ctrl-C
         signal.signal(number, signal.default_int_handler)
     try:
         with deployment:
-            echo(f"SuperLink at {deployment.address} with {clients} SuperNodes; logs in {folder / 'logs'}")
-            echo(f"run on it: coreplay run run.toml --engine flower --connection {folder}")
+            echo(f"SuperLink at {deployment.address} with {clients} SuperNodes; logs in {output / 'logs'}")
+            echo(f"run on it: coreplay run run.toml --engine flower --connection {output}")
             echo("stop it: ctrl-C")
             there = set(deployment.running())
             while "superlink" in there:
@@ -64,7 +65,7 @@ def up(
         raise typer.Exit(1) from None
 
 
-@app.command()
+@app.command(cls=Command)
 def init(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
 ) -> None:

@@ -1,13 +1,13 @@
-"""What a person sees on the terminal: results as tables, and a run as it goes on.
+"""What a person sees on the terminal: results as tables, and the progress of runs, sweeps and other long work.
 
-On a terminal a run is two lines that change; elsewhere it is a line a round and a line a period. Both go to standard
-error, because standard output is for results.
+On a terminal progress is a bar or a table that changes; elsewhere it is one line per round, period or run. It goes to
+standard error, because standard output is for results.
 """
 
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from coreplay.report.html import clean
+from coreplay.report.terminal import duration, without
 
 if TYPE_CHECKING:
+    from coreplay.experiments.scheduler import RunStatus, SweepStatus
+    from coreplay.experiments.sweep import Planned
     from coreplay.runtime import Event, Observer
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text without control characters: names, reasons and errors may come from files of a stranger.
+    """Print a text without control characters: names, reasons and errors may come from somebody else's files.
 
     Everything that the command line prints goes through here, or through `printable` where rich prints it.
     """
@@ -48,33 +51,9 @@ def show_markdown(text: str) -> None:
     Console().print(Markdown(printable(text)))
 
 
-def duration(seconds: float) -> str:
-    """Write a time as people say it.
-
-    >>> duration(8.2), duration(75), duration(2 * 3600 + 120)
-    ('8 s', '1 min 15 s', '2 h 2 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def without(missing: Sequence[str]) -> str:
-    """Say on which test sets a figure was measured.
-
-    >>> without([]), without(["ann", "bo"])
-    ('all test sets', "the test sets of all clients but 'ann', 'bo'")
-    """
-    some = ", ".join(map(repr, missing[:3])) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-    return f"the test sets of all clients but {some}" if missing else "all test sets"
-
-
 @dataclass
 class Status:
-    """Where a run is, from the events that it told."""
+    """Where a run is, from its events."""
 
     title: str = ""
     clock: Callable[[], float] = time.monotonic
@@ -86,12 +65,12 @@ class Status:
     figures: dict[str, float] = field(default_factory=dict)
     measured: int = 0  # the period after which the figures were measured
     doing: str = "preparing the data and the model"  # before the run begins
-    steps: float = 0.0  # rounds trained, and the part of the present one
+    steps: float = 0.0  # rounds trained, with the part of the current one
     began: float = 0.0
-    first: float = 0.0  # steps that were done when the run went on
+    first: float = 0.0  # steps that were done when the run was resumed
 
     def take(self, event: "Event") -> None:
-        """Bring the status up to date."""
+        """Update the status."""
         facts = event.facts
         if event.kind == "starting":
             self.doing = f"starting {facts['workers']} worker process{'' if facts['workers'] == 1 else 'es'}"
@@ -126,10 +105,10 @@ class Status:
 
     @property
     def _rounds(self) -> int:
-        """The rounds of the present period."""
+        """The rounds of the current period."""
         return self.rounds[self.period] if self.period < self.periods else 0
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return the seconds that the rest takes at the pace so far; None before there is a pace."""
         gone = self.steps - self.first
         if gone <= 0:
@@ -150,7 +129,7 @@ class Status:
             return self.doing
         parts = [f"period {min(self.period + 1, self.periods)}/{self.periods}"]
         parts.append(
-            f"round {self.round + 1}/{self._rounds}" if self.round < self._rounds else "measuring and choosing"
+            f"round {self.round + 1}/{self._rounds}" if self.round < self._rounds else "evaluating and selecting"
         )
         parts += [self.clients] if self.clients else []
         parts += [] if self.loss is None else [f"loss {self.loss:.4g}"]
@@ -159,16 +138,16 @@ class Status:
 
 
 @contextmanager
-def following(title: str, *, rounds: bool = True) -> Iterator["Observer"]:
-    """Give an observer that shows the events of runs on standard error; without a line a round where there are many."""
+def following(title: str = "") -> Iterator["Observer"]:
+    """Give an observer that shows the events of a run on standard error."""
     if sys.stderr.isatty():
         with _live(title) as observer:
             yield observer
     else:
-        yield _plain(title, rounds)
+        yield _plain(title)
 
 
-def _plain(title: str, rounds: bool) -> "Observer":
+def _plain(title: str) -> "Observer":
     status = Status(title)
 
     def observe(event: "Event") -> None:
@@ -178,16 +157,17 @@ def _plain(title: str, rounds: bool) -> "Observer":
         if event.kind == "starting":
             text = status.line()
         elif event.kind == "begin" and (event.period or event.round):
-            text = f"goes on in period {event.period + 1}, round {event.round + 1}"
-        elif event.kind == "round" and rounds:
-            left = status.left()
+            text = f"resuming at period {event.period + 1}, round {event.round + 1}"
+        elif event.kind == "round":
+            left = status.seconds_left()
             text = status.line() + (f", about {duration(left)} left" if left else "")
         elif event.kind == "evaluated":
             figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items() if name != "missing")
             where = without(facts.get("missing", ()))
             text = f"period {event.period + 1}/{status.periods} is trained: {figures} on {where}"
         elif event.kind == "selected":
-            text = f"period {event.period + 1}/{status.periods}: {facts['clients']} clients chose, {facts['kept']} kept"
+            kept = f"{facts['clients']} clients selected, {facts['kept']} samples kept"
+            text = f"period {event.period + 1}/{status.periods}: {kept}"
         elif event.kind == "warning":
             text = f"warning: {facts['text']}"
         if text is not None:
@@ -215,9 +195,67 @@ def _live(title: str) -> Iterator["Observer"]:
             status.take(event)
             if event.kind == "warning":
                 console.print(Text(printable(f"warning: {event.facts['text']}"), style="yellow"))
-            left = status.left()
+            left = status.seconds_left()
             text = f"about {duration(left)} left" if left is not None else ""
             bar.update(task, total=status.total or None, completed=status.steps, left=text)
             live.update(Group(bar, Text(printable(status.line()), overflow="ellipsis", no_wrap=True)))
 
         yield observe
+
+
+@contextmanager
+def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while work goes on, and give a function (done, total) that moves it; silent off the terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(printable(title), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def following_sweep(
+    table: Callable[["SweepStatus"], str],
+) -> Iterator[tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]]:
+    """Give two functions: one for a run in a new state, one to show the whole sweep."""
+    if not sys.stderr.isatty():
+        yield _sweep_lines()
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.markdown import Markdown
+    from rich.text import Text
+
+    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
+        yield (
+            lambda planned, entry: None,
+            lambda status: live.update(Group(Markdown(printable(table(status))), Text(_sweep_line(status)))),
+        )
+
+
+def _sweep_lines() -> tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]:
+    last = time.monotonic()
+
+    def changed(planned: "Planned", entry: "RunStatus") -> None:
+        if entry.state in ("finished", "failed"):
+            what = f"{entry.score:.4g}" if entry.score is not None else entry.state
+            echo(f"{planned.name}: {entry.problem or what}", err=True)
+
+    def show(status: "SweepStatus") -> None:
+        nonlocal last
+        if time.monotonic() - last > 30:
+            last = time.monotonic()
+            echo(_sweep_line(status), err=True)
+
+    return changed, show
+
+
+def _sweep_line(status: "SweepStatus") -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in status.counts().items() if count)
+    left = status.seconds_left()
+    return counts + (f"; about {duration(left)} left" if left is not None else "")

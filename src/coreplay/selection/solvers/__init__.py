@@ -1,0 +1,1 @@
+"""Compiled solvers over the capped simplex and over selections."""
