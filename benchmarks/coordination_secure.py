@@ -13,9 +13,9 @@ from importlib.metadata import version
 
 import numpy as np
 
-from coreplay.coordination.messages import Contribution
+from coreplay.coordination.messages import Contribution, Stamp
 from coreplay.coordination.secure import SecureClient, SecureServer
-from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
+from coreplay.coordination.secure.protocol import Keys, Masked, Reveal, Shares
 
 
 def main() -> None:
@@ -26,9 +26,9 @@ def main() -> None:
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     names = [f"client{k}" for k in range(options.clients)]
-    stamp = {"run": "benchmark", "period": 0, "round": 0}
-    clients = {name: SecureClient(name, bound=5.0, **stamp) for name in names}
-    server = SecureServer(dict.fromkeys(names, 5.0), options.dimension, **stamp)
+    stamp = Stamp("benchmark", period=0, round=0)
+    clients = {name: SecureClient(name, stamp, bound=5.0) for name in names}
+    server = SecureServer(dict.fromkeys(names, 5.0), options.dimension, stamp)
     seconds, cpu, up = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
 
     def send(name, make):

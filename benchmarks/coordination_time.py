@@ -13,14 +13,14 @@ from functools import wraps
 from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
-from coreplay.coordination import client, matrix, messages, method, server
+from coreplay.coordination import client, messages, method, server
 from coreplay.coordination.methods import alternating, corrective
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients
 from coreplay.runtime.run_dir import versions
 
 PARTS = [
-    (matrix.Candidates, "project", "Gᵀv"),
-    (matrix.Candidates, "combine", "Gx"),
+    (method.Candidates, "project", "Gᵀv"),
+    (method.Candidates, "combine", "Gx"),
     (corrective, "polish", "the first, uncoordinated choice"),
     (corrective, "search", "swap search"),
     (alternating, "minimise", "convex programme"),

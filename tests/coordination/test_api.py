@@ -1,13 +1,26 @@
 """`coordinate`: whole runs in one process."""
 
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 import coreplay
 from coreplay import coordinate
-from coreplay.coordination import Client, coordination_methods
-from coreplay.coordination.matrix import ArrayGradients
+from coreplay.coordination import (
+    ArrayGradients,
+    Client,
+    Method,
+    Server,
+    ServerStep,
+    coordination_method,
+    coordination_methods,
+)
+from coreplay.coordination.method import _registry as registry
 from coreplay.errors import InputError
+from coreplay.registry import own
 
 METHODS = sorted(coordination_methods())
 
@@ -87,6 +100,13 @@ def test_drop_outs_cost_little(method, reference):
     assert found.objective <= 1.5 * steady.objective + 10
 
 
+def test_a_client_that_is_reached_only_at_the_end_replies_to_the_last_broadcast(reference):
+    clients = reference.draw(4, clients=4, pool=12)
+    found = coordinate(clients, 4, rounds=2, missing=lambda client, round: client == 2 and round < 2)
+    assert [closed.answered for closed in found.history] == [3, 3]
+    assert [len(kept) for kept in found.selections] == [4] * 4
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_secure_and_plain_select_alike(method, reference):
     clients = reference.draw(5, clients=5, pool=12)
@@ -108,7 +128,7 @@ def test_secure_with_drop_outs(reference):
 def test_wrong_arguments_are_named():
     with pytest.raises(InputError, match="unknown coordination method 'corective': did you mean 'corrective'"):
         coordinate([np.eye(3)], 1, "corective")
-    with pytest.raises(InputError, match="budgets must have one entry a client: got 1 for 2"):
+    with pytest.raises(InputError, match="budgets must have one entry per client: got 1 for 2"):
         coordinate([np.eye(3)] * 2, [1])
     with pytest.raises(InputError, match="clients is empty"):
         coordinate([], 1)
@@ -120,3 +140,55 @@ def test_wrong_arguments_are_named():
     with pytest.raises(InputError, match="rounds must be at least 0"):
         coordinate([np.eye(3)], 1, rounds=-1)
     assert "coordinate" in dir(coreplay)
+
+
+@pytest.fixture
+def oldest():
+    """Register a coordination method that keeps the samples that arrived first, from the column "arrived"."""
+
+    @coordination_method("oldest")
+    @dataclass(frozen=True, kw_only=True)
+    class Oldest(Method):
+        """Keep the oldest samples."""
+
+        returns_selections: ClassVar[bool] = True
+        needs_all_rounds: ClassVar[bool] = False
+
+        def start(self, pool, rng):
+            x = np.zeros(pool.size)
+            x[np.argsort(pool.column("arrived"), kind="stable")[: pool.budget]] = 1.0
+            return x
+
+        def answer(self, pool, broadcast, past, rng):
+            return self.start(pool, rng)
+
+        def server_step(self, sums, clients, previous):
+            return ServerStep(sums[-1], 0.0)
+
+    yield Oldest
+    registry._entries.pop("oldest")
+    own.pop(("coordination method", "oldest"))
+
+
+def test_a_method_reads_columns_of_the_pool(oldest):
+    arrived = np.array([3, 0, 2, 0, 1])
+    client = Client("c", np.eye(5), 2, run="r", method="oldest", columns={"arrived": lambda: arrived})
+    server = Server({"c": 2}, 5, 1, run="r", method="oldest")
+    assert server.receive(client.begin()).counted
+    assert client.finish(server.broadcast()).tolist() == [1, 3]
+    with pytest.raises(InputError, match="method 'oldest' needs the column 'arrived'"):
+        Client("c", np.eye(5), 2, run="r", method="oldest").begin()
+
+
+def test_a_run_gives_a_method_the_columns_of_the_pool(oldest, tmp_path):
+    given = {
+        "stream": {"source": "digits", "options": {"num_clients": 2, "num_periods": 3}},
+        "task": {"name": "image_classification", "options": {"channels": 2}},
+        "federated": {"rounds": 1},
+        "replay": {"strategy": "oldest", "budget": 3, "coordination_rounds": 1},
+        "gradients": {"sketch_size": 16},
+        "engine": {"name": "serial"},
+    }
+    coreplay.run(coreplay.Config.make(given, {}), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "buffers.jsonl").read_text().splitlines()]
+    assert [row["arrived"] for row in rows] == [[6, 0, 0], [6, 0, 0]]  # all that is kept came first

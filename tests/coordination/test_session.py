@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from coreplay.coordination import Client, Server, Session
+from coreplay.coordination.messages import Stamp
 from coreplay.coordination.secure import SecureServer
-from coreplay.coordination.secure.messages import Keys, Masked, Reveal, Shares
+from coreplay.coordination.secure.protocol import Keys, Masked, Reveal, Shares
 from coreplay.errors import RefusedError
 
 NAMES, BUDGET, DIMENSION = ["ann", "bo", "cy"], 3, 20
@@ -43,7 +44,7 @@ class Stored:
 
 def test_a_secure_sum_over_stored_states_survives_repeated_requests():
     clients = Stored()
-    server = SecureServer(dict.fromkeys(NAMES, float(BUDGET)), DIMENSION, run="run", period=0, round=0)
+    server = SecureServer(dict.fromkeys(NAMES, float(BUDGET)), DIMENSION, Stamp("run", 0, 0))
     for name in NAMES:
         server.receive(Keys.from_bytes(clients.keys(name)))
     for name in NAMES:
@@ -80,7 +81,7 @@ def test_an_earlier_attempt_of_a_later_round_is_refused():
     broadcast = server.broadcast().to_bytes()
     keys = [sessions["ann"].contribute("one", broadcast, secure=True, attempt=k).data for k in (0, 1)]
     assert keys[0] != keys[1]
-    with pytest.raises(RefusedError, match="attempt 0 at this secure sum is over: this client is in attempt 1"):
+    with pytest.raises(RefusedError, match="attempt 0 at this secure sum is over: client is in attempt 1"):
         sessions["ann"].contribute("one", broadcast, secure=True, attempt=0)
 
 

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Message
 
 from coreplay.coordination import Contribution
-from coreplay.coordination.secure.messages import Reveal
+from coreplay.coordination.secure.protocol import Reveal
 from coreplay.flower.app import carry_out, handle
 from coreplay.flower.engine import FlowerEngine
 from coreplay.flower.messages import from_record, to_record

@@ -1,28 +1,39 @@
-"""Coordination: clients choose jointly through a few summed vectors. Pure state machines, no transport.
+"""Coordination: clients choose jointly through a few summed vectors, without torch, Flower or files.
 
-Knows nothing of torch, of Flower or of files. `Client` and `Server` are the two halves; `coordinate` runs them in one
-process; `coreplay.coordination.secure` hides single contributions from the server.
+`Client` and `Server` are the two halves, pure state machines; `coordinate` runs them in one process, `run_rounds` over
+any transport; `coreplay.coordination.secure` hides single contributions from the server.
 """
 
-from coreplay.coordination.api import Coordination, coordinate
 from coreplay.coordination.client import Client, takes_part
-from coreplay.coordination.matrix import GradientMatrix
 from coreplay.coordination.messages import Broadcast, Contribution
 from coreplay.coordination.method import (
+    ArrayGradients,
+    Candidates,
+    GradientMatrix,
     Method,
     Past,
-    Steering,
+    ServerStep,
     coordination_method,
     coordination_methods,
     make_method,
 )
-from coreplay.coordination.rounds import CoordinationSpec, RoundResult, SecureSumError, Transport, run_rounds
+from coreplay.coordination.rounds import (
+    Coordination,
+    CoordinationSpec,
+    RoundResult,
+    SecureSumError,
+    Transport,
+    coordinate,
+    run_rounds,
+)
 from coreplay.coordination.server import Receipt, Round, Server
 from coreplay.coordination.session import Answer, Session
 
 __all__ = [
     "Answer",
+    "ArrayGradients",
     "Broadcast",
+    "Candidates",
     "Client",
     "Contribution",
     "Coordination",
@@ -35,8 +46,8 @@ __all__ = [
     "RoundResult",
     "SecureSumError",
     "Server",
+    "ServerStep",
     "Session",
-    "Steering",
     "Transport",
     "coordinate",
     "coordination_method",

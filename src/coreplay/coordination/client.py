@@ -1,14 +1,16 @@
-"""The client half: begin, step, finish. It decides nothing about time or transport and keeps n numbers per round.
+"""The client half: begin, step, finish. It knows nothing of time or transport and keeps n numbers per round.
 
     begin()            → contribution of round 0
-    step(broadcast)    → contribution of the next round, or None where there is nothing to answer
+    step(broadcast)    → contribution of the next round, or None if there is nothing to answer
     finish(broadcast)  → sorted indices of the samples to keep
 
-A client may miss any message. What it sends is the difference from its last *counted* answer, and every broadcast says
-which that is, so the server's sum holds exactly one answer of each client without knowing any of them.
+A client may miss any message. It sends the difference from its last *counted* answer, and every broadcast says which
+that is, so the server's sum has exactly one answer per client without knowing any of them.
 """
 
 from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,24 +18,31 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coreplay import codec
-from coreplay.coordination.matrix import Candidates, GradientMatrix
-from coreplay.coordination.messages import NEVER, Broadcast, Contribution
-from coreplay.coordination.method import Method, Past, make_method
+from coreplay.array_types import Floats, Ints
+from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message
+from coreplay.coordination.method import Candidates, GradientMatrix, Method, Past, make_method
 from coreplay.errors import InputError
 from coreplay.seeding import generator
+from coreplay.selection.pool import Column
 from coreplay.selection.solvers.swaps import polish
 from coreplay.validation import whole_number
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 MINIMUM_POOL = 2
 
-_STATE = {"run": str, "period": int, "client": str, "size": int, "rounds": list, "counted": list, "answers": np.float64}
+
+@dataclass(frozen=True, eq=False)
+class ClientState(Message):
+    """A client's answers so far, by round, and which were counted; `round` is not used."""
+
+    client: str
+    size: int
+    rounds: list[int]
+    counted: list[int]
+    answers: NDArray[np.float64]
 
 
 def takes_part(size: int, budget: int, minimum_pool: int = MINIMUM_POOL) -> bool:
-    """Return whether a client with a pool of this size coordinates: it must have a choice, and enough to choose from.
+    """Return whether a client with a pool of this size coordinates: only with a choice, and enough samples.
 
     >>> takes_part(6, 5), takes_part(5, 5), takes_part(1, 0), takes_part(6, 5, minimum_pool=7)
     (True, False, False, False)
@@ -47,22 +56,23 @@ class Client:
     Parameters
     ----------
     name : str
-        The client's lasting name; with `seed` and `period` it makes every random choice.
+        The client's permanent name; `seed`, `name` and `period` determine all random choices.
     gradients : (n, d) array or gradient matrix
-        The client's pool.
+        Gradients of the client's pool.
     budget : int
-        How many samples it may keep.
-    method : str or Method
-        The coordination method, with its options; the same as at the server.
+        Number of samples to keep.
     run : str
-        A name for the run; the same as at the server.
+        Name of the run, as at the server.
     period : int
-        The period whose pool this is.
+        Period of the run.
     seed : int
-        The seed of the run.
+        Seed of the run.
+    method : str or Method
+        Coordination method, as at the server.
     minimum_pool : int
-        With fewer samples than this the client stays out of the exchange and selects alone: the fewer samples, the more
-        a contribution tells about each.
+        A client with fewer samples selects alone: the fewer there are, the more a contribution tells about each.
+    columns : mapping of str to (n, ...) array or function, optional
+        Further columns of the pool, for methods that read them: see `coreplay.selection.Pool`.
     **options
         Options of the method, if it is given by name.
 
@@ -84,18 +94,19 @@ class Client:
         seed: int = 0,
         method: str | Method = "corrective",
         minimum_pool: int = MINIMUM_POOL,
+        columns: Mapping[str, Column] | None = None,
         **options: Any,
     ) -> None:
         self.name, self.run, self.period, self.seed = name, run, period, seed
-        self.method = make_method(method, **options) if isinstance(method, str) else method
-        self.pool = Candidates(gradients, budget)
+        self.method = make_method(method, **options)
+        self.pool = Candidates(gradients, budget, columns, method if isinstance(method, str) else type(method).__name__)
         self._minimum = whole_number(minimum_pool, "minimum_pool", least=0)
         self._answers: dict[int, Floats] = {}
         self._counted: list[int] = []
 
     @property
     def takes_part(self) -> bool:
-        """Whether there is something to choose, from a pool that is large enough to hide a sample."""
+        """Whether there is a choice, from a pool that is large enough to hide a sample."""
         return takes_part(self.pool.size, self.pool.budget, self._minimum)
 
     def begin(self) -> Contribution:
@@ -120,7 +131,7 @@ class Client:
         return self._contribution(following)
 
     def finish(self, broadcast: Broadcast | None = None) -> Ints:
-        """Return what to keep, as the reply to the last broadcast that arrived, or from what the client has."""
+        """Return the samples to keep, as the reply to the last broadcast, or without one from the latest answer."""
         budget = self.pool.budget
         if self.pool.size <= budget:
             return np.arange(self.pool.size, dtype=np.int64)
@@ -128,31 +139,29 @@ class Client:
             return polish(self.pool.gram, budget, self._rng(0))[0]
         if broadcast is not None:
             self._heed(broadcast)
-            return self.method.settle(self._reply(broadcast), budget)
-        if not self._answers:
-            return self.method.settle(self.method.start(self.pool, self._rng(0)), budget)
-        return self.method.settle(self._answers[max(self._answers)], budget)
+            x = self._reply(broadcast)
+        else:
+            x = self._answers[max(self._answers)] if self._answers else self.method.start(self.pool, self._rng(0))
+        return self.method.round_to_selection(x, budget)
 
     def state(self) -> bytes:
-        """Return what must not be forgotten between messages, for a client that lives in a fresh process each time."""
+        """Return what the client must remember between messages, for one that lives in a fresh process each time."""
         rounds = sorted(self._answers)
         answers = np.array([self._answers[k] for k in rounds], dtype=np.float64).reshape(-1)
-        fields = {"run": self.run, "period": self.period, "client": self.name, "size": self.pool.size}
-        return codec.pack("state", fields | {"rounds": rounds, "counted": self._counted, "answers": answers})
+        known = (self.name, self.pool.size, rounds, self._counted, answers)
+        return ClientState(self.run, self.period, 0, *known).to_bytes()
 
     def restore(self, state: bytes) -> None:
-        """Go on from a `state()` of the same client, run, period and pool."""
-        found = codec.unpack(state, "state", _STATE)
-        answers = found["answers"]
-        rounds, counted = ([codec.check_count(k, name) for k in found[name]] for name in ("rounds", "counted"))
-        mine = (self.run, self.period, self.name, self.pool.size)
-        if (found["run"], found["period"], found["client"], found["size"]) != mine:
+        """Continue from a `state()` of the same client, run, period and pool."""
+        found = ClientState.from_bytes(state)
+        rounds, counted = ([codec.check_count(k, "round") for k in given] for given in (found.rounds, found.counted))
+        if (*found.stamp[:2], found.client, found.size) != (self.run, self.period, self.name, self.pool.size):
             raise InputError(
                 f"state is not one of client {self.name!r} in run {self.run!r}, period {self.period}, this pool"
             )
-        if len(answers) != len(rounds) * self.pool.size or not set(counted) <= set(rounds):
-            raise InputError(f"state of client {self.name!r} has {len(answers)} numbers for {len(rounds)} rounds")
-        self._answers = dict(zip(rounds, answers.reshape(len(rounds), self.pool.size), strict=True))
+        if len(found.answers) != len(rounds) * self.pool.size or not set(counted) <= set(rounds):
+            raise InputError(f"state of client {self.name!r} has {len(found.answers)} numbers for {len(rounds)} rounds")
+        self._answers = dict(zip(rounds, found.answers.reshape(len(rounds), self.pool.size), strict=True))
         self._counted = counted
 
     def _heed(self, broadcast: Broadcast) -> None:
@@ -199,14 +208,14 @@ class Client:
 
     @cached_property
     def _random(self) -> tuple[np.random.Generator, Any]:
-        """The client's generator and the state in which it begins."""
+        """The client's generator and its initial state."""
         rng = generator(self.seed, self.name, self.period, "coordination")
         return rng, rng.bit_generator.state
 
     def _rng(self, round: int) -> np.random.Generator:
         """Return the client's generator, set to where the round's random numbers begin.
 
-        One for all rounds: to make another and hand it to compiled code takes longer than a client's search.
+        All rounds use one: making another and passing it to compiled code takes longer than a client's search.
         """
         rng, beginning = self._random
         bits = rng.bit_generator

@@ -1,29 +1,124 @@
-"""A coordination method: the mathematics of both halves, without the bookkeeping of rounds.
+"""A coordination method: the mathematics of both halves, without the bookkeeping of rounds, and what it works on.
 
 A method is a frozen dataclass whose fields are its options, registered with `coordination_method` in a separate file
 in `coreplay.coordination.methods`, or in any module of yours. `Client` and `Server` do the rest.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from coreplay.coordination.matrix import Candidates
+from coreplay.array_types import Floats, Ints
 from coreplay.coordination.messages import Broadcast, Vector
+from coreplay.errors import InputError
 from coreplay.registry import Registry
+from coreplay.selection.pool import Column, HasGram, make_pool, unit_rows
 from coreplay.selection.solvers.swaps import top
+from coreplay.validation import whole_number
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+
+@runtime_checkable
+class GradientMatrix(HasGram, Protocol):
+    """A matrix G whose columns are the unit gradients of a pool, known by its products."""
+
+    def combine(self, x: Any, /) -> Any:
+        """Return Gx."""
+
+    def project(self, v: Any, /) -> Any:
+        """Return Gᵀv."""
+
+
+class ArrayGradients:
+    """The gradient matrix of an (n, d) array, one row per sample, in any scale unless they are `unit` rows already.
+
+    >>> G = ArrayGradients([[3.0, 4.0], [0.0, 2.0]])
+    >>> G.combine([1, 1]).round(6).tolist(), G.project([0.0, 1.0]).round(6).tolist()
+    ([0.6, 1.8], [0.8, 1.0])
+    """
+
+    def __init__(self, gradients: ArrayLike, *, unit: bool = False) -> None:
+        self._unit = np.asarray(gradients) if unit else unit_rows(gradients, "gradients")
+        self.dimension = int(self._unit.shape[1])
+
+    def __len__(self) -> int:
+        return len(self._unit)
+
+    def gram(self) -> Floats:
+        """Return GᵀG."""
+        return np.asarray(self._unit @ self._unit.T, dtype=np.float64)
+
+    def combine(self, x: ArrayLike) -> NDArray[Any]:
+        """Return Gx."""
+        return np.asarray(np.asarray(x, dtype=self._unit.dtype) @ self._unit)
+
+    def project(self, v: ArrayLike) -> NDArray[Any]:
+        """Return Gᵀv."""
+        return np.asarray(self._unit @ np.asarray(v, dtype=self._unit.dtype))
+
+
+class Candidates:
+    """The samples that a client chooses from: their gradients, what else is known of them, and the budget.
+
+    Parameters
+    ----------
+    gradients : (n, d) array or gradient matrix
+        Gradients of the samples, in any scale.
+    budget : int
+        Number of samples to keep.
+    columns : mapping of str to (n, ...) array or function, optional
+        Further columns, as in a selector's `Pool`.
+    method : str
+        Name of the method, for errors.
+    """
+
+    def __init__(
+        self,
+        gradients: ArrayLike | GradientMatrix,
+        budget: int,
+        columns: Mapping[str, Column] | None = None,
+        method: str = "",
+    ) -> None:
+        if isinstance(gradients, HasGram) and not isinstance(gradients, GradientMatrix):
+            raise InputError(
+                f"a client's gradients need combine and project besides gram: {type(gradients).__name__} has none"
+            )
+        self.matrix = gradients if isinstance(gradients, GradientMatrix) else ArrayGradients(gradients)
+        self.size = len(self.matrix)
+        self.budget = whole_number(budget, "budget", least=1)
+        self._pool = replace(make_pool(self.matrix, columns=columns), method=method)
+
+    @property
+    def gram(self) -> Floats:
+        """The cosines between all gradients, computed once for all rounds."""
+        return self._pool.gram
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column, one row per sample; it is an error if the pool does not have it."""
+        return self._pool.column(name)
+
+    @cached_property
+    def dimension(self) -> int:
+        """The length of a gradient, and so of every contribution and broadcast."""
+        known = getattr(self.matrix, "dimension", None)
+        return len(self.combine(np.zeros(self.size))) if known is None else int(known)
+
+    def project(self, vector: NDArray[Any]) -> Floats:
+        """Return Gᵀv."""
+        return np.asarray(self.matrix.project(vector), dtype=np.float64)
+
+    def combine(self, x: Floats) -> Vector:
+        """Return Gx as it is sent."""
+        return np.ascontiguousarray(self.matrix.combine(x), dtype="<f4")
 
 
 @dataclass(frozen=True)
 class Past:
-    """A client's counted answers, as the server's sums hold them: one x a round so far, zero if it never answered."""
+    """A client's counted answers, as in the server's sums: one x per round so far, zero if it never answered."""
 
     answers: tuple[Floats, ...]
 
@@ -33,13 +128,13 @@ class Past:
         return self.answers[-1]
 
     def mean(self, weights: Sequence[float]) -> Floats:
-        """Return Σ_k w_k x_k, the client's share of a mixture of the rounds' sums."""
+        """Return Σ_k w_k x_k, the client's part of a mixture of the rounds' sums."""
         return np.asarray(weights, dtype=np.float64) @ np.array(self.answers)
 
 
 @dataclass(frozen=True)
-class Steering:
-    """What the server half of a method makes of the sums: the fields of the next broadcast, and how far things are."""
+class ServerStep:
+    """What the server computes from the sums: fields of the next broadcast, and the relaxed objective reached."""
 
     vector: Vector
     relaxed: float
@@ -48,10 +143,10 @@ class Steering:
 
 
 class Method(ABC):
-    """Both halves of a coordination method; all of it pure functions."""
+    """Both halves of a coordination method, as pure functions."""
 
-    integral: ClassVar[bool]  # whether answers are selections, so that the server knows the objective
-    remembers: ClassVar[bool]  # whether `steer` wants the sums of all rounds or only the latest
+    returns_selections: ClassVar[bool]  # whether answers are selections, so that the server knows the objective
+    needs_all_rounds: ClassVar[bool]  # whether `server_step` needs the sums of all rounds or only the latest
 
     @abstractmethod
     def start(self, pool: Candidates, rng: np.random.Generator) -> Floats:
@@ -62,11 +157,11 @@ class Method(ABC):
         """Return the client's next x."""
 
     @abstractmethod
-    def steer(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> Steering:
-        """Return what the server tells all clients after a round."""
+    def server_step(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> ServerStep:
+        """Return what the server sends to all clients after a round."""
 
-    def settle(self, x: Floats, budget: int) -> Ints:
-        """Make a selection of an x: its largest entries."""
+    def round_to_selection(self, x: Floats, budget: int) -> Ints:
+        """Return the selection that an x becomes: its largest entries."""
         return top(x, budget)
 
 
@@ -83,11 +178,11 @@ def coordination_methods() -> dict[str, str]:
     return _registry.descriptions()
 
 
-def make_method(name: str, **options: Any) -> Method:
-    """Return the method of this name with these options.
+def make_method(method: str | Method, **options: Any) -> Method:
+    """Return the method of this name with these options; a `Method` as it is.
 
     >>> make_method("alternating", diagonal="zero")
     Alternating(diagonal='zero')
     """
-    made: Method = _registry.make(name, options)
+    made: Method = _registry.make(method, options) if isinstance(method, str) else method
     return made

@@ -1,15 +1,26 @@
-"""The server's loop of a coordination: contributions in, one broadcast out, for some rounds, over any transport."""
+"""The server's loop of a coordination over any transport, and `coordinate`, which runs it in one process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
-from coreplay.coordination.messages import NEVER
-from coreplay.coordination.secure.exchange import add_securely
-from coreplay.coordination.secure.server import ImpossibleSumError
-from coreplay.coordination.server import Receipt, Server
-from coreplay.coordination.session import Answer
+import numpy as np
+from numpy.typing import ArrayLike
+
+from coreplay.array_types import Ints
+from coreplay.coordination.client import MINIMUM_POOL, Client
+from coreplay.coordination.messages import NEVER, Broadcast, Stamp
+from coreplay.coordination.method import GradientMatrix, make_method
+from coreplay.coordination.secure import ImpossibleSumError, add_securely
+from coreplay.coordination.server import Receipt, Round, Server
+from coreplay.coordination.session import Answer, Session
 from coreplay.errors import InputError
+from coreplay.validation import whole_number
+
+Missing = Callable[[int, int], bool]
+
+RUN = "coordinate"
 
 
 class SecureSumError(InputError):
@@ -18,28 +29,26 @@ class SecureSumError(InputError):
 
 @dataclass(frozen=True)
 class CoordinationSpec:
-    """What a coordination is about; the same at the server and at all clients.
+    """The settings of a coordination, the same at the server and at all clients.
 
     Attributes
     ----------
     run : str
-        The name of the run in messages.
+        Name of the run in messages.
     period : int
-        The period whose pools are chosen from.
+        Period whose pools are chosen from.
     rounds : int
-        The number of rounds.
+        Number of rounds.
     dimension : int
-        The length of a contribution.
+        Length of a contribution.
     method : str
-        The coordination method.
+        Coordination method.
     options : dict
         Options of the method.
     secure : bool
-        Whether the server learns the sums of contributions only.
-    tolerance : float
-        Stop early when the relaxed objective fell by less than this fraction in a round.
+        Whether the server learns only sums of contributions.
     threshold : int, optional
-        The number of clients that a secure sum needs.
+        Number of clients that a secure sum needs.
     """
 
     run: str
@@ -49,28 +58,23 @@ class CoordinationSpec:
     method: str = "corrective"
     options: dict[str, Any] = field(default_factory=dict)
     secure: bool = False
-    tolerance: float = 0.0
     threshold: int | None = None
 
 
 @dataclass(frozen=True)
-class RoundResult:
-    """One closed round: who answered, the objectives as in `Round`, the bytes of all clients, and what was refused.
+class RoundResult(Round):
+    """A closed round with the bytes of all clients, and the contributions that were refused.
 
-    What the clients make of the last broadcast is not in it: the server does not learn it.
+    It does not have the replies to the last broadcast: the server does not learn them.
     """
 
-    round: int
-    answered: int
-    relaxed: float
-    integer: float | None
     bytes_up: int
     bytes_down: int
     refused: list[Receipt]
 
 
 class Transport(Protocol):
-    """What the loop needs: requests reach clients, and answers come back from those who gave one."""
+    """Brings requests to clients, and returns the answers of those who gave one."""
 
     def contribute(
         self, clients: Sequence[str], broadcast: bytes | None, *, secure: bool, attempt: int
@@ -90,13 +94,10 @@ def run_rounds(
     budgets: Mapping[str, int],
     observe: Callable[[RoundResult], None],
 ) -> bytes | None:
-    """Run the rounds among these clients, and return the last broadcast; None if there was none.
-
-    Clients that get no broadcast choose alone.
-    """
+    """Run the rounds among these clients and return the last broadcast; None if there was none: they select alone."""
     if not budgets or not spec.rounds:
         return None
-    about: dict[str, Any] = {"run": spec.run, "period": spec.period, "method": spec.method, "tolerance": spec.tolerance}
+    about: dict[str, Any] = {"run": spec.run, "period": spec.period, "method": spec.method}
     server = Server(budgets, spec.dimension, spec.rounds, **about, **spec.options)
     broadcast: bytes | None = None
     while not server.done:
@@ -108,7 +109,7 @@ def run_rounds(
         latest = server.history[-1]
         refused = [receipt for receipt in server.refusals if receipt.round == latest.round]
         down += len(broadcast) * len(budgets)
-        observe(RoundResult(latest.round, latest.answered, latest.relaxed, latest.integer, up, down, refused))
+        observe(RoundResult(**vars(latest), bytes_up=up, bytes_down=down, refused=refused))
     return broadcast
 
 
@@ -127,7 +128,7 @@ def _gather(transport: Transport, spec: CoordinationSpec, server: Server, broadc
 def _gather_securely(
     transport: Transport, spec: CoordinationSpec, server: Server, broadcast: bytes | None
 ) -> tuple[int, int]:
-    """Give the server the sum of a round's contributions; one client's first answer can't join after round 0."""
+    """Give the server the sum of a round's contributions; a client's first answer can't join after round 0."""
     round, bases = server.round, server.counted
 
     def keys(clients: Sequence[str], attempt: int) -> dict[str, Answer]:
@@ -153,16 +154,10 @@ def _gather_securely(
             return {client: found[client].data for client in messages if client in found}
         return transport.step(step, round, messages)
 
+    stamp, bounds = Stamp(spec.run, spec.period, round), {client: server.bound(client) for client in able}
     try:
         found = add_securely(
-            ask,
-            {client: server.bound(client) for client in able},
-            spec.dimension,
-            run=spec.run,
-            period=spec.period,
-            round=round,
-            threshold=spec.threshold,
-            name=transport.refuse,
+            ask, bounds, spec.dimension, stamp, threshold=spec.threshold, report_culprit=transport.refuse
         )
     except ImpossibleSumError as error:
         transport.refuse("", f"secure sum of round {round} is not used: {error}")
@@ -171,3 +166,158 @@ def _gather_securely(
         raise SecureSumError(f"secure sum of period {spec.period}, round {round}: {error}") from None
     server.receive_total({client: able[client].basis for client in found.survivors}, found.total)
     return found.bytes_up, found.bytes_down
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """The result of `coordinate`.
+
+    Attributes
+    ----------
+    selections : list of arrays
+        Sorted indices that each client keeps.
+    objective : float
+        ‖Σ selected unit gradients‖² over all clients, equation (6) of the paper on the integer selections.
+    history : list of RoundResult
+        One entry per round.
+    bytes_up : int
+        Bytes that all clients together sent.
+    bytes_down : int
+        Bytes that all clients together received.
+    refused : list of Receipt
+        Contributions that the server refused, with the reason.
+    """
+
+    selections: list[Ints]
+    objective: float
+    history: list[RoundResult]
+    bytes_up: int
+    bytes_down: int
+    refused: list[Receipt]
+
+
+def coordinate(
+    clients: Sequence[ArrayLike | GradientMatrix],
+    budgets: int | Sequence[int],
+    method: str = "corrective",
+    rounds: int = 4,
+    seed: int = 0,
+    *,
+    period: int = 0,
+    minimum_pool: int = MINIMUM_POOL,
+    secure: bool = False,
+    threshold: int | None = None,
+    missing: Missing | None = None,
+    **options: Any,
+) -> Coordination:
+    """Let clients choose jointly which samples to keep, exchanging only sums.
+
+    Parameters
+    ----------
+    clients : list of (n, d) arrays or gradient matrices
+        Loss gradients of each client, one row per sample, in any scale.
+    budgets : int or list of int
+        Number of samples that each client may keep. A client with no more than that keeps all and takes no part.
+    method : str
+        A name from `coordination_methods()`: "corrective" or "alternating" (the paper's).
+    rounds : int
+        Number of times that every client sends one vector and gets one; 0 for the uncoordinated selection.
+    seed : int
+        Seed of all random choices.
+    period : int
+        Period of the run; it changes the random choices.
+    minimum_pool : int
+        A client with fewer samples selects alone.
+    secure : bool
+        Whether the server learns only sums of contributions.
+    threshold : int, optional
+        Number of clients that a secure sum needs; two thirds of those who answer by default.
+    missing : function, optional
+        `missing(client, round)` says whether the client is unreachable in that round (`rounds`: at the end).
+    **options
+        Options of the method, such as ``diagonal="zero"`` for "alternating".
+
+    Examples
+    --------
+    >>> clients = [np.random.default_rng(k).normal(size=(20, 30)) + 0.5 for k in range(8)]
+    >>> alone, jointly = coordinate(clients, 3, rounds=0), coordinate(clients, 3, rounds=4)
+    >>> jointly.objective < alone.objective, [len(kept) for kept in jointly.selections][:3]
+    (True, [3, 3, 3])
+    """
+    if getattr(clients, "ndim", None) == 2 or isinstance(clients, GradientMatrix):
+        raise InputError("clients must be a list, one entry per client: got a single one; pass [clients]")
+    sizes = _budgets(budgets, len(clients))
+    rounds = whole_number(rounds, "rounds", least=0)
+    about: dict[str, Any] = {
+        "run": RUN,
+        "period": whole_number(period, "period", least=0),
+        "method": make_method(method, **options),
+        "seed": whole_number(seed, "seed", least=0),
+        "minimum_pool": minimum_pool,
+    }
+    everyone: list[Client] = []
+    for k, (gradients, budget) in enumerate(zip(clients, sizes, strict=True)):
+        try:
+            everyone.append(Client(str(k), gradients, budget, **about))
+        except InputError as error:
+            raise InputError(f"clients[{k}]: {error}") from None
+        lengths = everyone[k].pool.dimension, everyone[0].pool.dimension
+        if lengths[0] != lengths[1]:
+            raise InputError(f"clients[{k}] has length {lengths[0]} but clients[0] has {lengths[1]}: they must agree")
+    taking = {client.name: client.pool.budget for client in everyone if client.takes_part}
+    transport = _InProcess(everyone, missing or (lambda client, round: False))
+    spec = CoordinationSpec(RUN, period, rounds, everyone[0].pool.dimension, method, options, secure, threshold)
+    results: list[RoundResult] = []
+    last = run_rounds(transport, spec, taking, results.append)
+    selections = [transport.finish(client, last if client.name in taking else None, rounds) for client in everyone]
+    total = np.zeros(spec.dimension)
+    for client, kept in zip(everyone, selections, strict=True):
+        x = np.zeros(client.pool.size)
+        x[kept] = 1.0
+        total += np.asarray(client.pool.matrix.combine(x), dtype=np.float64)
+    return Coordination(
+        selections=selections,
+        objective=float(np.dot(total, total)),
+        history=results,
+        bytes_up=sum(result.bytes_up for result in results),
+        bytes_down=sum(result.bytes_down for result in results),
+        refused=[receipt for result in results for receipt in result.refused],
+    )
+
+
+class _InProcess:
+    """A transport among clients of this process, some of which may be missing."""
+
+    def __init__(self, clients: list[Client], missing: Missing) -> None:
+        self._sessions = {client.name: Session(lambda client=client: client) for client in clients}  # type: ignore[misc]
+        self._missing = missing
+        self._read = lru_cache(1)(Broadcast.from_bytes)  # once for all clients
+
+    def contribute(
+        self, clients: Sequence[str], broadcast: bytes | None, *, secure: bool, attempt: int
+    ) -> Iterator[tuple[str, Answer]]:
+        message = None if broadcast is None else self._read(broadcast)
+        round = 0 if message is None else message.round + 1
+        for name in clients:
+            if not self._missing(int(name), round):
+                yield name, self._sessions[name].contribute(RUN, message, secure=secure, attempt=attempt)
+
+    def step(self, step: str, round: int, messages: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        return {name: self._sessions[name].step(RUN, step, round, data) for name, data in messages.items()}
+
+    def refuse(self, client: str, problem: str) -> None:
+        pass  # the server's receipts are in the result
+
+    def finish(self, client: Client, broadcast: bytes | None, rounds: int) -> Ints:
+        unreached = broadcast is None or self._missing(int(client.name), rounds)
+        return client.finish() if unreached else client.finish(self._read(broadcast))
+
+
+def _budgets(budgets: Any, clients: int) -> list[int]:
+    if clients == 0:
+        raise InputError("clients is empty: pass a list with one gradient matrix or array per client")
+    if isinstance(budgets, Sequence | np.ndarray) and not isinstance(budgets, str):
+        if len(budgets) != clients:
+            raise InputError(f"budgets must have one entry per client: got {len(budgets)} for {clients} clients")
+        return [whole_number(budget, "budget", least=1) for budget in budgets]
+    return [whole_number(budgets, "budgets", least=1)] * clients

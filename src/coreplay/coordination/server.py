@@ -1,10 +1,10 @@
-"""The server half: receive, broadcast, done. It sums and steers, and forgets a client's vector once it is added.
+"""The server half: receive, broadcast, done. It keeps sums, never a single client's vector.
 
     receive(contribution)  → whether it was counted, and if not, why
     broadcast()            → closes the round and says what all clients get
     done                   → whether that was the last one
 
-When to close a round is the caller's business: all have answered, enough have, or the time is over.
+The caller decides when to close a round: when all or enough clients have answered, or after some time.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ SLACK = 1e-3  # a contribution of float32 sums may be this much longer than its 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a contribution: counted, or why not. `refused` marks those that nobody honest would send."""
+    """Whether a contribution was counted, and if not, why. `refused`: no honest client would have sent it."""
 
     client: str
     round: int
@@ -37,10 +37,10 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Round:
-    """One closed round: who answered, and the objectives ‖Σ G_m x_m‖² that the server knows from the sum.
+    """One closed round: the number of answers, and the objectives ‖Σ G_m x_m‖² that the server knows from the sum.
 
     `relaxed` is that of the point x that the method has reached (alternating: the sum itself; corrective: the best
-    mixture of the rounds' sums); `integer` that of the answers, if they are selections.
+    mixture of the rounds' sums), `integer` that of the answers if they are selections.
     """
 
     round: int
@@ -55,19 +55,17 @@ class Server:
     Parameters
     ----------
     budgets : mapping
-        The clients that take part, by name, and their budgets: a contribution is no longer than its client's budget.
+        Budget of each client that takes part, by name: the largest norm of its contributions.
     dimension : int
         Length of a contribution.
     rounds : int
-        How many rounds to run at most.
-    method : str or Method
-        The coordination method, with its options; the same as at the clients.
+        Number of rounds.
     run : str
-        A name for the run; the same as at the clients.
+        Name of the run, as at the clients.
     period : int
-        The period that is coordinated.
-    tolerance : float
-        Stop early when the relaxed objective fell by less than this share in a round.
+        Period of the run.
+    method : str or Method
+        Coordination method, as at the clients.
     **options
         Options of the method, if it is given by name.
 
@@ -92,7 +90,6 @@ class Server:
         run: str,
         period: int = 0,
         method: str | Method = "corrective",
-        tolerance: float = 0.0,
         **options: Any,
     ) -> None:
         if not budgets:
@@ -101,10 +98,7 @@ class Server:
         self.dimension = whole_number(dimension, "dimension", least=1)
         self.rounds = whole_number(rounds, "rounds", least=1)
         self.run, self.period = codec.check_name(run, "run"), codec.check_count(period, "period")
-        self.method = make_method(method, **options) if isinstance(method, str) else method
-        if not 0 <= tolerance < 1:
-            raise InputError(f"tolerance must be from 0 to less than 1: got {tolerance}")
-        self.tolerance = tolerance
+        self.method = make_method(method, **options)
         self.round = 0
         self.history: list[Round] = []
         self.refusals: list[Receipt] = []
@@ -126,9 +120,9 @@ class Server:
         return dict(self._last)
 
     def receive(self, message: Contribution | bytes, sender: str = "") -> Receipt:
-        """Take a contribution into the sum, or say why not; a bad one is refused and named, and changes nothing.
+        """Add a contribution to the sum, or return why not; a bad one is refused, and changes nothing.
 
-        `sender` is the client that the transport got it from, if it knows: a contribution as another one is refused.
+        `sender` is the client that the transport got it from, if known: a contribution in another name is refused.
         """
         if not isinstance(message, Contribution):
             try:
@@ -155,7 +149,7 @@ class Server:
         return Receipt(name, round, True)
 
     def receive_total(self, clients: Mapping[str, int], vector: NDArray[Any]) -> None:
-        """Take the sum of this round's contributions of several clients (name: basis), as a secure sum gives it."""
+        """Add a secure sum of this round's contributions of several clients (name: basis)."""
         for name, basis in clients.items():
             if self._last.get(name) != basis or basis == self.round:
                 raise InputError(
@@ -169,32 +163,24 @@ class Server:
         self._count(summed, clients)
 
     def bound(self, client: str) -> float:
-        """Return how long the client's next contribution may be: its budget, or twice that for a difference."""
+        """Return the largest norm of the client's next contribution: its budget, or twice that for a difference."""
         return self.budgets[client] * (1.0 if self._last[client] == NEVER else 2.0)
 
     def broadcast(self) -> Broadcast:
-        """Close the round and return what all clients get; the final one again when all is done."""
+        """Close the round and return the message to all clients; when done, the final one again."""
         if self.done and self._broadcast is not None:
             return self._broadcast
         clients = sum(last != NEVER for last in self._last.values())
         if not clients:
             raise InputError(f"no client has answered in round {self.round}: nothing to broadcast")
         self._close()
-        steering = self.method.steer(self._sums, clients, self._broadcast)
-        latest = float(products([self._sums[-1]])[0, 0])
+        step = self.method.server_step(self._sums, clients, self._broadcast)
+        integer = float(products(self._sums[-1:])[0, 0]) if self.method.returns_selections else None
         answered = sum(last == self.round for last in self._last.values())
-        self.history.append(Round(self.round, answered, steering.relaxed, latest if self.method.integral else None))
-        self._broadcast = Broadcast(
-            run=self.run,
-            period=self.period,
-            round=self.round,
-            final=self.round + 1 == self.rounds or self._converged(),
-            clients=clients,
-            vector=steering.vector,
-            behind={name: last for name, last in sorted(self._last.items()) if last != self.round},
-            weights=steering.weights,
-            numbers=steering.numbers,
-        )
+        self.history.append(Round(self.round, answered, step.relaxed, integer))
+        behind = {name: last for name, last in sorted(self._last.items()) if last != self.round}
+        about = (self.run, self.period, self.round, self.round + 1 == self.rounds, clients)
+        self._broadcast = Broadcast(*about, step.vector, behind, step.weights, step.numbers)
         self.round += 1
         return self._broadcast
 
@@ -219,7 +205,7 @@ class Server:
 
     def _count(self, vector: Vector, clients: Mapping[str, int]) -> None:
         self._total.add(vector)
-        if self.round and self.method.remembers and NEVER in clients.values():
+        if self.round and self.method.needs_all_rounds and NEVER in clients.values():
             if self._newcomers is None:
                 self._newcomers = Total(self.dimension, self._bound)
             self._newcomers.add(vector)
@@ -229,17 +215,11 @@ class Server:
     def _close(self) -> None:
         """Add the round's sum to those kept; a client's first answer counts for the rounds before it as well.
 
-        Without that the sums of early rounds would be short of those who came later, and look better for it.
+        Otherwise the sums of early rounds would lack those who joined later, and seem smaller.
         """
         if self._newcomers is not None:
             joined = self._newcomers.value()
             self._sums = [vector + joined for vector in self._sums]
             self._newcomers = None
         latest = self._total.value()
-        self._sums = [*self._sums, latest] if self.method.remembers else [latest]
-
-    def _converged(self) -> bool:
-        if self.tolerance == 0 or len(self.history) < 2:
-            return False
-        before, now = self.history[-2].relaxed, self.history[-1].relaxed
-        return before - now < self.tolerance * before
+        self._sums = [*self._sums, latest] if self.method.needs_all_rounds else [latest]

@@ -1,7 +1,7 @@
-"""A client's part in one coordination, between messages: its answers so far, and its secrets of a secure sum.
+"""A client's state between the messages of one coordination: its answers so far, and its secrets of a secure sum.
 
-The same request twice gets the same answer. What must not be lost is in `state()`, for a client that lives in a fresh
-process for each message; keep it where only the client can read it.
+A repeated request gets the same answer. A client that lives in a fresh process for each message stores `state()`,
+where only the client can read it.
 """
 
 import hashlib
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreplay.array_types import Ints
 from coreplay.codec import decode, encode
-from coreplay.coordination.client import Client, Ints
+from coreplay.coordination.client import Client
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution
-from coreplay.coordination.secure.client import SecureClient
-from coreplay.coordination.secure.exchange import ATTEMPTS
+from coreplay.coordination.secure import ATTEMPTS, SecureClient
 from coreplay.errors import RefusedError
 
 
@@ -22,7 +22,7 @@ from coreplay.errors import RefusedError
 class Answer:
     """A client's answer in a round: its contribution, or its keys for a secure sum; no data if it has no answer.
 
-    With keys go the round of the answer that the contribution is the difference from, and the contribution's length.
+    `basis` and `dimension` are the basis and the length of the contribution, also where `data` has keys.
     """
 
     data: bytes = b""
@@ -31,14 +31,14 @@ class Answer:
 
 
 class Session:
-    """What one client answers in one coordination.
+    """Answers the requests of one coordination for one client.
 
     Parameters
     ----------
     make : function
-        Makes the client's half of the coordination, when it is first needed.
+        Makes the client's half of the coordination when it is first needed.
     state : bytes, optional
-        What `state()` of this client returned after the last request.
+        The client's `state()` after the last request.
     """
 
     def __init__(self, make: Callable[[], Client], state: bytes | None = None) -> None:
@@ -80,9 +80,8 @@ class Session:
             return Answer(data, found.basis, len(found.vector))
         self._parts["contribution"] = data
         if self._secure is None:
-            client = self.client
-            bound = client.pool.budget * (1.0 if found.basis == NEVER else 2.0)
-            self._secure = SecureClient(client.name, run=client.run, period=client.period, round=round, bound=bound)
+            bound = self.client.pool.budget * (1.0 if found.basis == NEVER else 2.0)
+            self._secure = SecureClient(self.client.name, found.stamp, bound=bound)
         return Answer(self._secure.advertise().to_bytes(), found.basis, len(found.vector))
 
     def _enter(self, round: int, attempt: int) -> None:
@@ -90,9 +89,7 @@ class Session:
         if not 0 <= attempt < ATTEMPTS:
             raise RefusedError(f"a secure sum is tried {ATTEMPTS} times at most: attempt {attempt} is refused")
         if round == self._round and attempt < self._attempt:
-            raise RefusedError(
-                f"attempt {attempt} at this secure sum is over: this client is in attempt {self._attempt}"
-            )
+            raise RefusedError(f"attempt {attempt} at this secure sum is over: client is in attempt {self._attempt}")
         if (round, attempt) != (self._round, self._attempt):
             self._forget_secrets()
         self._round, self._attempt = round, attempt
@@ -117,7 +114,7 @@ class Session:
         return answer
 
     def finish(self, session: str, broadcast: bytes | Broadcast | None) -> Ints:
-        """Return what to keep after the last broadcast; without one, what the client chooses alone."""
+        """Return the samples to keep after the last broadcast; without one, those that the client chooses alone."""
         self._forget_secrets()
         if broadcast is None:
             self._parts, self._client = {}, None

@@ -17,8 +17,7 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
 from coreplay.codec import decode, encode
-from coreplay.coordination import Client, Session
-from coreplay.coordination.matrix import ArrayGradients
+from coreplay.coordination import ArrayGradients, Client, Session
 from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write
 from coreplay.flower.client import clear_before
@@ -174,7 +173,7 @@ class ReplayBuffer:
                     save_file({"rows": rows, "model": np.frombuffer(digest, np.uint8)}, temporary)
         if not place.exists():
             raise RefusedError(f"this client does not have the gradients of period {request.period} any more")
-        gradients = ArrayGradients.of_unit(load_file(place)["rows"])
+        gradients = ArrayGradients(load_file(place)["rows"], unit=True)
         return Client(self.client, gradients, self.budget, run=request.run, period=request.period, seed=self.seed)
 
     def _offer(self, request: Offer, data: Data) -> Offered:

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, load_file, save, save_file
 from torch import Tensor, nn
 
-from coreplay.coordination import Client, GradientMatrix, Session
-from coreplay.coordination.matrix import ArrayGradients
+from coreplay.coordination import ArrayGradients, Client, GradientMatrix, Session
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write
@@ -94,7 +93,7 @@ class PoolGradients:
 
     @cached_property
     def _matrix(self) -> GradientMatrix:
-        return ArrayGradients.of_unit(self._cached["rows"]) if "rows" in self._cached else self._build()
+        return ArrayGradients(self._cached["rows"], unit=True) if "rows" in self._cached else self._build()
 
     def __len__(self) -> int:
         return self._size
@@ -291,6 +290,7 @@ class ClientRuntime:
                 seed=self.config.seed,
                 method=replay.strategy,
                 minimum_pool=replay.minimum_pool,
+                columns=self._columns(pool, request.model),
                 **replay.options,
             )
 

@@ -23,8 +23,12 @@ class Message:
 
     Attributes
     ----------
-    run, period, round : str, int, int
-        What the message belongs to.
+    run : str
+        The run that the message belongs to.
+    period : int
+        The period that it belongs to.
+    round : int
+        The round that it belongs to.
     arrays : mapping
         Vectors by name: `model`, `period_start`, `change`, or what hooks send, under `NAME.key`.
     data : bytes

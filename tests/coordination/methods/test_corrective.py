@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coreplay import coordinate
-from coreplay.coordination import Broadcast, Client, Server
-from coreplay.coordination.matrix import Candidates
+from coreplay.coordination import Broadcast, Candidates, Client, Server
 from coreplay.coordination.method import Past, make_method
 from coreplay.coordination.methods.corrective import least_mixture
 from coreplay.errors import InputError
@@ -99,21 +98,21 @@ def test_clients_that_all_can_turn_the_same_way_do_not_overshoot(seed):
 
 def test_kappa_falls_after_a_good_round_and_rises_after_one_that_overshot():
     method = make_method("corrective")
-    first = method.steer([np.float32([3, 0])], 85, None)
+    first = method.server_step([np.float32([3, 0])], 85, None)
     assert first.numbers == {"kappa": 8.5}
     said = Broadcast("r", 0, 0, False, 85, first.vector, {}, first.weights, first.numbers)
-    shorter = method.steer([np.float32([3, 0]), np.float32([2, 1])], 85, said)
-    longer = method.steer([np.float32([3, 0]), np.float32([-4, 0])], 85, said)
+    shorter = method.server_step([np.float32([3, 0]), np.float32([2, 1])], 85, said)
+    longer = method.server_step([np.float32([3, 0]), np.float32([-4, 0])], 85, said)
     assert shorter.numbers["kappa"] == pytest.approx(8.5 * 0.75)
     assert longer.numbers["kappa"] == pytest.approx(8.5 / 0.75)
-    joined = method.steer([np.float32([3, 0]), np.float32([2, 1])], 210, said)
+    joined = method.server_step([np.float32([3, 0]), np.float32([2, 1])], 210, said)
     assert joined.numbers["kappa"] == pytest.approx(14 * 0.75), "more clients, more caution"
 
 
 def test_kappa_stays_within_limits():
     method, sums, said = make_method("corrective", fall=0.01), [np.float32([1, 0])], None
     for round in range(200):
-        told = method.steer(sums, 85, said)
+        told = method.server_step(sums, 85, said)
         assert 1 <= told.numbers["kappa"] <= 85
         said = Broadcast("r", 0, round, False, 85, told.vector, {}, told.weights, told.numbers)
         sums = [*sums, sums[-1] * np.float32(-1.2)]

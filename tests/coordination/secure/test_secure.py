@@ -7,20 +7,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coreplay.coordination.secure import ImpossibleSumError, SecureClient, SecureServer, ThresholdError, shamir
+from coreplay.coordination.messages import Stamp
+from coreplay.coordination.secure import ImpossibleSumError, SecureClient, SecureServer, ThresholdError, add_securely
 from coreplay.coordination.secure.client import SEALED_BYTES
-from coreplay.coordination.secure.exchange import add_securely, secure_sum
-from coreplay.coordination.secure.masks import add_masks, from_words, scale_of, to_words
-from coreplay.coordination.secure.messages import Complaint, Inbox, Keys, Masked, Request, Reveal, Roster, Shares
+from coreplay.coordination.secure.protocol import (
+    SHARE_BYTES,
+    Complaint,
+    Inbox,
+    Keys,
+    Masked,
+    Request,
+    Reveal,
+    Roster,
+    Shares,
+    add_masks,
+    from_words,
+    join,
+    scale_of,
+    split,
+    to_words,
+)
 from coreplay.errors import InputError
 
-STAMP = {"run": "r", "period": 2, "round": 3}
+STAMP = Stamp("r", period=2, round=3)
 
 
 def begin(count=5, dimension=7, bound=2.0, threshold=None, silent=()):
     names = [f"c{k}" for k in range(count)]
-    clients = {name: SecureClient(name, bound=bound, **STAMP) for name in names}
-    server = SecureServer(dict.fromkeys(names, bound), dimension, threshold=threshold, **STAMP)
+    clients = {name: SecureClient(name, STAMP, bound=bound) for name in names}
+    server = SecureServer(dict.fromkeys(names, bound), dimension, STAMP, threshold=threshold)
     for name in names:
         if name not in silent:
             server.receive(clients[name].advertise())
@@ -95,7 +110,7 @@ def test_a_late_vector_is_not_added_and_stays_hidden():
     np.testing.assert_allclose(server.total(), sum(vector(k) for k in range(4)), atol=1e-6)
     assert "c4" not in server.survivors
     with pytest.raises(InputError, match="a second is refused"):
-        clients["c0"].reveal(Request(**STAMP, survivors=sorted(clients)))
+        clients["c0"].reveal(Request(*STAMP, survivors=sorted(clients)))
 
 
 def test_repeated_messages_change_nothing():
@@ -144,8 +159,9 @@ def test_changed_shares_are_noticed():
     share(clients, server)
     inbox = server.inbox("c0")
     sealed = inbox.sealed | {"c1": inbox.sealed["c2"]}
-    with pytest.raises(InputError, match="shares from client 'c1' were changed"):
-        clients["c0"].mask(vector(0), dataclasses.replace(inbox, sealed=sealed))
+    complaint = clients["c0"].mask(vector(0), dataclasses.replace(inbox, sealed=sealed))
+    assert isinstance(complaint, Complaint)
+    assert (complaint.client, complaint.accused) == ("c0", ["c1"])
 
 
 def test_a_wrong_reveal_is_noticed():
@@ -153,7 +169,7 @@ def test_a_wrong_reveal_is_noticed():
     request = server.request()
     for client in clients.values():
         reveal = client.reveal(request)
-        seeds = reveal.seeds | {"c3": "00" * shamir.SHARE_BYTES}
+        seeds = reveal.seeds | {"c3": "00" * SHARE_BYTES}
         server.receive(dataclasses.replace(reveal, seeds=seeds))
     with pytest.raises(InputError, match="do not give"):
         server.total()
@@ -184,7 +200,7 @@ def test_a_bad_key_never_reaches_the_roster(key):
 @pytest.mark.parametrize("sealed", [{"c1": 5}, {"c1": ["a"]}, {"c1": None}])
 def test_tables_hold_texts_only(sealed):
     with pytest.raises(InputError, match="inbox has sealed that is not a dict of texts"):
-        Inbox(**STAMP, client="c0", sealed=sealed)
+        Inbox(*STAMP, client="c0", sealed=sealed)
 
 
 def test_a_client_speaks_once():
@@ -196,7 +212,7 @@ def test_a_client_speaks_once():
     with pytest.raises(InputError, match="a second one is refused"):
         clients["c0"].mask(vector(1), server.inbox("c0"))
     with pytest.raises(InputError, match="2 survivors: the threshold is 4"):
-        clients["c0"].reveal(Request(**STAMP, survivors=["c0", "c1"]))
+        clients["c0"].reveal(Request(*STAMP, survivors=["c0", "c1"]))
 
 
 def test_threshold_must_be_a_majority():
@@ -223,24 +239,24 @@ def test_messages_survive_as_bytes():
 @given(secret=st.binary(min_size=32, max_size=32), count=st.integers(1, 9), data=st.data())
 def test_any_threshold_shares_give_the_secret(secret, count, data):
     threshold = data.draw(st.integers(1, count))
-    shares = shamir.split(secret, threshold, range(1, count + 1))
+    shares = split(secret, threshold, range(1, count + 1))
     some = data.draw(st.permutations(sorted(shares)))[:threshold]
-    assert shamir.join({k: shares[k] for k in some}) == secret
+    assert join({k: shares[k] for k in some}) == secret
 
 
 def test_fewer_shares_give_nothing():
-    shares = shamir.split(b"k" * 32, 3, range(1, 6))
+    shares = split(b"k" * 32, 3, range(1, 6))
     with pytest.raises(InputError, match="do not give a secret"):
-        shamir.join({1: shares[1], 2: shares[2]})
-    for wrong in (b"short", b"\xff" * shamir.SHARE_BYTES):
+        join({1: shares[1], 2: shares[2]})
+    for wrong in (b"short", b"\xff" * SHARE_BYTES):
         with pytest.raises(InputError):
-            shamir.join({1: wrong})
+            join({1: wrong})
     with pytest.raises(InputError):
-        shamir.split(b"short", 1, [1])
+        split(b"short", 1, [1])
     with pytest.raises(InputError):
-        shamir.split(b"k" * 32, 3, [1, 2])
+        split(b"k" * 32, 3, [1, 2])
     with pytest.raises(InputError):
-        shamir.split(b"k" * 32, 1, [1, 1])
+        split(b"k" * 32, 1, [1, 1])
 
 
 @given(values=st.lists(st.floats(-5, 5, width=32), max_size=30).map(np.float32))
@@ -264,7 +280,7 @@ class Group:
     def ask(self, step, messages, attempt):
         if step == "keys":
             self.attempts = attempt + 1
-            self.clients = {name: SecureClient(name, bound=2.0, **STAMP) for name in messages}
+            self.clients = {name: SecureClient(name, STAMP, bound=2.0) for name in messages}
             found = {name: client.advertise().to_bytes() for name, client in self.clients.items()}
         else:
             found = {n: self.clients[n].answer(step, data, self.vectors[n]) for n, data in messages.items()}
@@ -274,9 +290,9 @@ class Group:
             found[self.whose] = self.change(kinds[step].from_bytes(found[self.whose]), self).to_bytes()
         return found
 
-    def add(self):
-        bounds = dict.fromkeys(self.vectors, 2.0)
-        return add_securely(self.ask, bounds, 7, name=self.named.setdefault, **STAMP)
+    def add(self, bounds=None):
+        bounds = bounds or dict.fromkeys(self.vectors, 2.0)
+        return add_securely(self.ask, bounds, 7, STAMP, report_culprit=self.named.setdefault)
 
 
 def equal_keys(message, group):
@@ -305,7 +321,7 @@ def empty_reveal(message, group):
 def wrong_share(message, group):
     if not isinstance(message, Reveal):
         return message
-    return dataclasses.replace(message, seeds=message.seeds | {"c0": "00" * shamir.SHARE_BYTES})
+    return dataclasses.replace(message, seeds=message.seeds | {"c0": "00" * SHARE_BYTES})
 
 
 def malformed_share(message, group):
@@ -392,8 +408,9 @@ def test_a_sum_longer_than_its_vectors_can_be_is_refused():
 def test_one_huge_bound_does_not_round_the_others_away():
     bounds = {"c0": 2.0, "c1": 2.0**38, "c2": 2.0, "c3": 2.0}
     with pytest.raises(InputError, match=r"'c1' has a bound of .* rounded away"):
-        SecureServer(bounds, 7, **STAMP)
-    vectors = {name: vector(k) for k, name in enumerate(bounds)}
-    found = secure_sum(vectors, bounds, **STAMP)
+        SecureServer(bounds, 7, STAMP)
+    group = Group(4, lambda message, group: message)
+    found = group.add(bounds)
     assert found.survivors == ["c0", "c2", "c3"]
-    np.testing.assert_allclose(found.total, sum(vectors[name] for name in found.survivors), atol=1e-6)
+    assert "rounded away" in group.named["c1"]
+    np.testing.assert_allclose(found.total, sum(group.vectors[name] for name in found.survivors), atol=1e-6)

@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coreplay.coordination.matrix import Candidates
+from coreplay.array_types import Floats
 from coreplay.coordination.messages import Broadcast, Vector
-from coreplay.coordination.method import Method, Past, Steering, coordination_method
+from coreplay.coordination.method import Candidates, Method, Past, ServerStep, coordination_method
 from coreplay.coordination.total import products
 from coreplay.errors import unknown
 from coreplay.selection.solvers.capped_simplex import minimise
-
-Floats = NDArray[np.float64]
 
 
 @coordination_method("alternating")
@@ -36,8 +33,8 @@ class Alternating(Method):
     """
 
     diagonal: str = "keep"
-    integral: ClassVar[bool] = False
-    remembers: ClassVar[bool] = False
+    returns_selections: ClassVar[bool] = False
+    needs_all_rounds: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -54,10 +51,10 @@ class Alternating(Method):
         linear = pool.project(broadcast.vector) - pool.gram @ x
         return self._minimum(pool, linear, x if x.any() else None)
 
-    def steer(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> Steering:
+    def server_step(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> ServerStep:
         """Broadcast the mean."""
         latest = sums[-1]
-        return Steering(vector=latest / np.float32(clients), relaxed=float(products([latest])[0, 0]))
+        return ServerStep(vector=latest / np.float32(clients), relaxed=float(products([latest])[0, 0]))
 
     def _minimum(self, pool: Candidates, linear: Floats | None, start: Floats | None) -> Floats:
         return minimise(pool.gram, pool.budget, linear=linear, diagonal=self.diagonal, start=start).x

@@ -37,18 +37,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coreplay.coordination.matrix import Candidates
+from coreplay.array_types import Floats, Ints
 from coreplay.coordination.messages import Broadcast, Vector
-from coreplay.coordination.method import Method, Past, Steering, coordination_method
+from coreplay.coordination.method import Candidates, Method, Past, ServerStep, coordination_method
 from coreplay.coordination.total import mixture, norm, products
 from coreplay.errors import InputError
 from coreplay.selection import minimise
 from coreplay.selection.solvers.swaps import polish, search, top
 from coreplay.validation import whole_number
-
-Floats = NDArray[np.float64]
 
 FEW = 15  # with about this number of clients or fewer, κ starts below √M
 OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of the sum before
@@ -67,25 +64,24 @@ class Corrective(Method):
     damping : float
         t / κ_1: how slowly the broadcast follows the best mixture.
     fall : float
-        By which κ is multiplied after a round that did not overshoot, and divided after one that did.
+        Factor of κ after a round that did not overshoot; κ is divided by it after one that did.
     moves : int
-        Tabu moves of a client's search.
+        Number of tabu moves of a client's search.
     """
 
     caution: float = 1.0
     damping: float = 0.15
     fall: float = 0.75
     moves: int = 20
-    integral: ClassVar[bool] = True
-    remembers: ClassVar[bool] = True
+    returns_selections: ClassVar[bool] = True
+    needs_all_rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the options."""
         for name in ("caution", "damping"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
-                raise InputError(f"{name} must be a number of at least 0: got {value!r}")
-        if isinstance(self.fall, bool) or not isinstance(self.fall, int | float) or not 0 < self.fall <= 1:
+            if not 0 <= getattr(self, name) < np.inf:
+                raise InputError(f"{name} must be a number of at least 0: got {getattr(self, name)!r}")
+        if not 0 < self.fall <= 1:
             raise InputError(f"fall must be a number above 0 and at most 1: got {self.fall!r}")
         whole_number(self.moves, "moves", least=0)
 
@@ -106,7 +102,7 @@ class Corrective(Method):
         stays = gain > share and rng.random() * gain >= share
         return past.last.copy() if stays and past.last.any() else x
 
-    def steer(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> Steering:
+    def server_step(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> ServerStep:
         """Find the best mixture of the rounds' sums and move towards it."""
         gram = products(sums)
         first = self._first(clients)
@@ -118,12 +114,7 @@ class Corrective(Method):
             overshot = gram[-1, -1] > OVERSHOT * gram[-2, -2]
             before = previous.numbers["kappa"] * first / self._first(previous.clients)
             kappa = min(max(1.0, before / self.fall if overshot else before * self.fall), LIMIT * first)
-        return Steering(
-            vector=mixture(sums, weights),
-            relaxed=relaxed,
-            weights=tuple(weights.tolist()),
-            numbers={"kappa": kappa},
-        )
+        return ServerStep(mixture(sums, weights), relaxed, tuple(weights.tolist()), {"kappa": kappa})
 
     def _first(self, clients: int) -> float:
         return max(1.0, self.caution * clients / math.sqrt(clients + FEW))
@@ -141,7 +132,7 @@ def least_mixture(gram: Floats) -> tuple[Floats, float]:
     return found.x, found.value * scale
 
 
-def _indicator(chosen: NDArray[np.int64], size: int) -> Floats:
+def _indicator(chosen: Ints, size: int) -> Floats:
     x = np.zeros(size)
     x[chosen] = 1.0
     return x

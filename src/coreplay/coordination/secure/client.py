@@ -2,19 +2,20 @@
 
     advertise()                  → keys
     share(roster)                → shares, sealed for each other client
-    mask(vector, inbox)          → the masked vector; `ShareError` names those whose shares are wrong
+    mask(vector, inbox)          → the masked vector, or a complaint about those whose shares are wrong
     reveal(request)              → shares of what the server needs to take the masks off the sum
 
-`answer` does the last three from bytes to bytes, whatever carries them.
+`answer` does the last three from bytes to bytes.
 
-Two kinds of mask (Bonawitz et al. 2017): one with each other client, which cancel in the sum, and one of its own. For
-each client the others give the server *either* the key of the pairwise masks (it dropped out) *or* the seed of its own
-mask (it answered), never both: so a vector that arrives late, after its sender was taken for dropped out, stays hidden.
-All secrets are fresh for every sum: what is revealed in one round opens nothing of another.
+A client has two kinds of mask (Bonawitz et al. 2017): one with each other client, which cancel in the sum, and its own.
+For each client the others give the server *either* the key of the pairwise masks (it dropped out) *or* the seed of its
+own mask (it answered), never both: a vector that arrives after its sender was taken for dropped out stays hidden. All
+secrets are fresh for every sum: what is revealed in one round opens nothing of another.
 """
 
 import hashlib
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -22,10 +23,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from coreplay import codec
-from coreplay.coordination.secure import shamir
-from coreplay.coordination.secure.masks import add_masks, agree, scale_of, to_words
-from coreplay.coordination.secure.messages import (
+from coreplay.coordination.messages import Stamp
+from coreplay.coordination.secure.protocol import (
+    SHARE_BYTES,
     Complaint,
     Inbox,
     Keys,
@@ -33,8 +33,13 @@ from coreplay.coordination.secure.messages import (
     Request,
     Reveal,
     Roster,
+    SecureMessage,
     Shares,
-    Stamped,
+    add_masks,
+    agree,
+    scale_of,
+    split,
+    to_words,
     unhex,
 )
 from coreplay.coordination.total import norm
@@ -42,30 +47,21 @@ from coreplay.errors import InputError
 
 SLACK = 1e-3
 NONCE = bytes(12)  # every sealing key seals one message only
-SEALED_BYTES = 2 * shamir.SHARE_BYTES + 16
+SEALED_BYTES = 2 * SHARE_BYTES + 16
 DIGEST_BYTES = 16  # of one share
-STEPS = ("share", "mask", "reveal")
-
-_STATE: dict[str, type] = {
-    "run": str,
-    "period": int,
-    "round": int,
-    "client": str,
-    "bound": float,
-    "secrets": list,
-    "own": str,
-    "held": dict,
-    "revealed": bool,
-    "roster": bytes,
-}
 
 
-class ShareError(InputError):
-    """Shares that can't be opened, or are not those of the published digests; `accused` names who sent them."""
+@dataclass(frozen=True, eq=False)
+class SecureState(SecureMessage):
+    """Everything that a client knows of a sum, secrets included (hexadecimal)."""
 
-    def __init__(self, accused: list[str]) -> None:
-        super().__init__("; ".join(f"shares from client {name!r} were changed on the way" for name in accused))
-        self.accused = accused
+    client: str
+    bound: float
+    secrets: list[str]
+    own: str
+    held: dict[str, str]
+    revealed: bool
+    roster: bytes
 
 
 class SecureClient:
@@ -74,20 +70,15 @@ class SecureClient:
     Parameters
     ----------
     name : str
-        The client.
-    run : str
-        The run that the sum belongs to.
-    period : int
-        The period that the sum belongs to.
-    round : int
-        The round that the sum belongs to.
+        Name of the client.
+    stamp : Stamp
+        Run, period and round of the sum.
     bound : float
-        The largest norm that its vector may have; a longer one is refused here, since the server cannot see it.
+        Largest norm of its vector; a longer one is refused here, since the server cannot see it.
     """
 
-    def __init__(self, name: str, *, run: str, period: int, round: int, bound: float) -> None:
-        self.name, self.bound = name, bound
-        self._stamp = (run, period, round)
+    def __init__(self, name: str, stamp: Stamp, *, bound: float) -> None:
+        self.name, self.bound, self._stamp = name, bound, stamp
         self._mask_key, self._share_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = secrets.token_bytes(32)
         self._roster: Roster | None = None
@@ -118,8 +109,8 @@ class SecureClient:
         if not self.bound <= roster.limit < float("inf"):
             raise InputError(f"limit must be at least this client's bound {self.bound:g}: got {roster.limit}")
         points = range(1, len(names) + 1)
-        seeds = shamir.split(self._seed, roster.threshold, points)
-        keys = shamir.split(self._mask_key.private_bytes_raw(), roster.threshold, points)
+        seeds = split(self._seed, roster.threshold, points)
+        keys = split(self._mask_key.private_bytes_raw(), roster.threshold, points)
         sealed, digests = {}, {}
         for point, peer in enumerate(names, 1):
             pair = seeds[point] + keys[point]
@@ -132,8 +123,8 @@ class SecureClient:
         self._roster = roster
         return Shares(*self._stamp, self.name, commitment(self._seed), sealed, digests)
 
-    def mask(self, vector: NDArray[Any], inbox: Inbox) -> Masked:
-        """Return the vector under its masks, with those clients whose shares have come."""
+    def mask(self, vector: NDArray[Any], inbox: Inbox) -> Masked | Complaint:
+        """Return the vector, masked with all who sent shares; a complaint if some of these are wrong."""
         roster = self._shared(inbox)
         if self._held:
             raise InputError(f"client {self.name!r} has sent its vector of this sum already: a second one is refused")
@@ -148,7 +139,7 @@ class SecureClient:
         opened = {peer: self._open(roster, peer, inbox) for peer in sorted(peers)}
         held = {peer: pair for peer, pair in opened.items() if pair is not None}
         if len(held) < len(peers):
-            raise ShareError([peer for peer, pair in opened.items() if pair is None])
+            return Complaint(*self._stamp, self.name, sorted(peers - set(held)))
         words = to_words(vector, scale_of(roster.limit * (1 + SLACK), len(roster.masks)))
         plus, minus = [self._seed], list[bytes]()
         for peer in sorted(peers):
@@ -169,65 +160,51 @@ class SecureClient:
         if len(survivors) < roster.threshold:
             raise InputError(f"request names {len(survivors)} survivors: the threshold is {roster.threshold}")
         self._revealed = True
-        half = shamir.SHARE_BYTES
+        half = SHARE_BYTES
         seeds = {peer: pair[:half].hex() for peer, pair in self._held.items() if peer in survivors}
         keys = {peer: pair[half:].hex() for peer, pair in self._held.items() if peer not in survivors}
         return Reveal(*self._stamp, self.name, seeds, keys)
 
     def answer(self, step: str, data: bytes, vector: NDArray[Any]) -> bytes:
-        """Take one of the `STEPS` on the server's message; the vector is needed for "mask" alone."""
+        """Take the step "share", "mask" or "reveal" on the server's message; only "mask" needs the vector."""
         if step == "share":
             return self.share(Roster.from_bytes(data)).to_bytes()
         if step == "reveal":
             return self.reveal(Request.from_bytes(data)).to_bytes()
-        try:
-            return self.mask(vector, Inbox.from_bytes(data)).to_bytes()
-        except ShareError as error:
-            return Complaint(*self._stamp, self.name, error.accused).to_bytes()
+        return self.mask(vector, Inbox.from_bytes(data)).to_bytes()
 
     def state(self) -> bytes:
-        """Return everything, secrets included, for a client that lives in a fresh process for each message.
-
-        Keep it where only the client can read it, and only until the sum is done.
-        """
-        run, period, round = self._stamp
-        fields = {
-            "run": run,
-            "period": period,
-            "round": round,
-            "client": self.name,
-            "bound": float(self.bound),
-            "secrets": [key.private_bytes_raw().hex() for key in (self._mask_key, self._share_key)]
-            + [self._seed.hex()],
-            "own": self._own.hex(),
-            "held": {peer: pair.hex() for peer, pair in self._held.items()},
-            "revealed": self._revealed,
-        }
+        """Return everything, secrets included: keep it where only the client can read it, until the sum is done."""
+        private = (key.private_bytes_raw() for key in (self._mask_key, self._share_key))
+        keys = [key.hex() for key in (*private, self._seed)]
+        held = {peer: pair.hex() for peer, pair in self._held.items()}
         roster = b"" if self._roster is None else self._roster.to_bytes()
-        return codec.pack("secure state", fields | {"roster": roster})
+        known = SecureState(
+            *self._stamp, self.name, float(self.bound), keys, self._own.hex(), held, self._revealed, roster
+        )
+        return known.to_bytes()
 
     @classmethod
     def from_state(cls, state: bytes) -> "SecureClient":
-        """Go on from a `state()`."""
-        found = codec.unpack(state, "secure state", _STATE)
-        stamp = {name: found[name] for name in ("run", "period", "round")}
-        client = cls(found["client"], bound=found["bound"], **stamp)
-        masks, shares, client._seed = (unhex(secret, 32, "secret") for secret in found["secrets"])
+        """Continue from a `state()`."""
+        found = SecureState.from_bytes(state)
+        client = cls(found.client, found.stamp, bound=found.bound)
+        masks, shares, client._seed = (unhex(secret, 32, "secret") for secret in found.secrets)
         client._mask_key, client._share_key = map(X25519PrivateKey.from_private_bytes, (masks, shares))
-        client._own = bytes.fromhex(found["own"])
-        client._held = {peer: bytes.fromhex(pair) for peer, pair in found["held"].items()}
-        client._revealed = found["revealed"]
-        client._roster = Roster.from_bytes(found["roster"]) if found["roster"] else None
+        client._own = bytes.fromhex(found.own)
+        client._held = {peer: bytes.fromhex(pair) for peer, pair in found.held.items()}
+        client._revealed = found.revealed
+        client._roster = Roster.from_bytes(found.roster) if found.roster else None
         return client
 
-    def _check(self, message: Stamped) -> None:
+    def _check(self, message: SecureMessage) -> None:
         if message.stamp != self._stamp:
-            raise InputError(f"{message.kind} is of {message.stamp}: client {self.name!r} is in {self._stamp}")
+            raise InputError(f"{message.kind()} is of {message.stamp}: client {self.name!r} is in {self._stamp}")
 
-    def _shared(self, message: Stamped) -> Roster:
+    def _shared(self, message: SecureMessage) -> Roster:
         self._check(message)
         if self._roster is None:
-            raise InputError(f"client {self.name!r} has not shared its secrets yet: {message.kind} comes too early")
+            raise InputError(f"client {self.name!r} has not shared its secrets yet: {message.kind()} comes too early")
         return self._roster
 
     def _open(self, roster: Roster, peer: str, inbox: Inbox) -> bytes | None:
@@ -237,7 +214,7 @@ class SecureClient:
             pair = AESGCM(key).decrypt(NONCE, unhex(inbox.sealed[peer], SEALED_BYTES, "sealed share"), None)
         except (InvalidTag, InputError):
             return None
-        half = shamir.SHARE_BYTES
+        half = SHARE_BYTES
         return pair if share_digest(pair[:half]) + share_digest(pair[half:]) == inbox.digests.get(peer) else None
 
     def _sealing_key(self, roster: Roster, sender: str, receiver: str) -> bytes:
@@ -253,15 +230,12 @@ def pair_key(private: X25519PrivateKey, roster: Roster, owner: str, peer: str) -
 
 
 def commitment(seed: bytes) -> str:
-    """Return the digest by which a seed put together from shares is known to be the right one."""
+    """Return the digest by which a seed joined from shares is checked."""
     return hashlib.sha256(b"coreplay seed" + seed).hexdigest()
 
 
 def share_digest(share: bytes) -> str:
-    """Return the digest by which everybody knows a share that is revealed later; it tells nothing of the share.
-
-    A share is a random number of 521 bits, so there is nothing to guess.
-    """
+    """Return the digest of a share, by which a revealed share is checked; 521 random bits cannot be guessed from it."""
     return hashlib.blake2b(share, digest_size=DIGEST_BYTES, person=b"coreplay share").hexdigest()
 
 

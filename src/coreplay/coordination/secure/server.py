@@ -5,30 +5,23 @@
     receive(masked) …  request()       → to all who answered
     receive(reveal) …  total()         → the sum of those who answered, and who they are
 
-A client may fall silent anywhere. Below the threshold the sum cannot be had, and `ThresholdError` says so. What a
-client sends is checked when it comes; `culprits` names those who sent something wrong. Where an error leaves culprits
-behind, the sum can be done again without them (`exchange.add_securely`).
+A client may drop out at any step; below the threshold there is no sum, and `ThresholdError` says so. Messages are
+checked on arrival; `culprits` names those who sent something wrong. `add_securely` repeats the sum without them.
 """
 
 import math
 from collections.abc import Mapping
+from itertools import permutations
 from statistics import median_low
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from coreplay.coordination.secure import shamir
-from coreplay.coordination.secure.client import (
-    DIGEST_BYTES,
-    SEALED_BYTES,
-    SLACK,
-    commitment,
-    pair_key,
-    share_digest,
-)
-from coreplay.coordination.secure.masks import add_masks, agree, from_words, scale_of
-from coreplay.coordination.secure.messages import (
+from coreplay.coordination.messages import Stamp
+from coreplay.coordination.secure.client import DIGEST_BYTES, SEALED_BYTES, SLACK, commitment, pair_key, share_digest
+from coreplay.coordination.secure.protocol import (
+    SHARE_BYTES,
     Complaint,
     Inbox,
     Keys,
@@ -37,21 +30,26 @@ from coreplay.coordination.secure.messages import (
     Reveal,
     Roster,
     Shares,
+    add_masks,
+    agree,
+    from_words,
+    join,
+    scale_of,
     unhex,
 )
 from coreplay.coordination.total import norm
 from coreplay.errors import InputError
 
 Upward = Keys | Shares | Masked | Complaint | Reveal
-COARSE = 0.01  # share of the median bound that the rounding of one vector may have
+COARSE = 0.01  # largest rounding of one vector, as a fraction of the median bound
 
 
 class ThresholdError(InputError):
-    """Too few clients are left to have the sum: nothing about any of them was learnt."""
+    """Too few clients are left for the sum: nothing about any of them was learnt."""
 
 
 class ImpossibleSumError(InputError):
-    """The sum is longer than its vectors can be: a client ignored its bound, and nobody can see which one."""
+    """The sum is longer than its vectors can be: a client ignored its bound, and nobody can tell which one."""
 
 
 class SecureServer:
@@ -60,24 +58,20 @@ class SecureServer:
     Parameters
     ----------
     bounds : mapping
-        The clients asked, by name, and the largest norm that each one's vector may have.
+        Largest norm of each client's vector, by name.
     dimension : int
         Length of the vectors.
-    run : str
-        The run that the sum belongs to.
-    period : int
-        The period that the sum belongs to.
-    round : int
-        The round that the sum belongs to.
+    stamp : Stamp
+        Run, period and round of the sum.
     threshold : int, optional
-        How many must answer to the end: more than half, two thirds if not given.
+        Number of clients that must answer to the end: more than half, two thirds by default.
 
     Examples
     --------
     >>> from coreplay.coordination.secure import SecureClient
-    >>> stamp = {"run": "demo", "period": 0, "round": 0}
-    >>> clients = [SecureClient(name, bound=1.0, **stamp) for name in "abc"]
-    >>> server = SecureServer({"a": 1.0, "b": 1.0, "c": 1.0}, dimension=2, **stamp)
+    >>> stamp = Stamp("demo", period=0, round=0)
+    >>> clients = [SecureClient(name, stamp, bound=1.0) for name in "abc"]
+    >>> server = SecureServer({"a": 1.0, "b": 1.0, "c": 1.0}, 2, stamp)
     >>> for client in clients: server.receive(client.advertise())
     >>> roster = server.roster()
     >>> for client in clients: server.receive(client.share(roster))
@@ -89,17 +83,9 @@ class SecureServer:
     """
 
     def __init__(
-        self,
-        bounds: Mapping[str, float],
-        dimension: int,
-        *,
-        run: str,
-        period: int,
-        round: int,
-        threshold: int | None = None,
+        self, bounds: Mapping[str, float], dimension: int, stamp: Stamp, *, threshold: int | None = None
     ) -> None:
-        self.bounds = dict(bounds)
-        self._stamp = (run, period, round)
+        self.bounds, self._stamp = dict(bounds), stamp
         self.threshold = default_threshold(len(self.bounds)) if threshold is None else threshold
         if len(self.bounds) < 2:
             raise InputError(f"a secure sum needs at least 2 clients: got {len(self.bounds)}; do without it")
@@ -132,21 +118,12 @@ class SecureServer:
         return sorted(self._shares) if self._sharers is None else self._sharers
 
     def receive(self, message: Upward) -> None:
-        """Take a client's message; one that comes too late or twice changes nothing, a wrong one is an `InputError`."""
+        """Take a client's message; a late or repeated one changes nothing, a wrong one is an `InputError`."""
         if message.stamp != self._stamp:
             return
         if message.client not in self.bounds:
             raise InputError(f"client {message.client!r} is not in this sum")
-        if isinstance(message, Keys):
-            self._take_keys(message)
-        elif isinstance(message, Shares):
-            self._take_shares(message)
-        elif isinstance(message, Masked):
-            self._take_masked(message)
-        elif isinstance(message, Complaint):
-            self._take_complaint(message)
-        else:
-            self._take_reveal(message)
+        getattr(self, f"_take_{message.kind()}")(message)
 
     def blame(self, client: str, reason: str) -> None:
         """Name a client that sent something wrong; the first reason stays."""
@@ -187,9 +164,7 @@ class SecureServer:
             )
         roster, sharers = self.roster(), self._sharers or []
         dropped = [name for name in sharers if name not in self._answered]
-        seeds = [self._seed(name) for name in self.survivors]
-        plus: list[bytes] = []
-        minus = list(seeds)
+        plus, minus = list[bytes](), [self._seed(name) for name in self.survivors]
         for name in dropped:
             private = self._private(name)
             for survivor in self.survivors:
@@ -213,12 +188,8 @@ class SecureServer:
         given = [unhex(key, 32, f"key of client {message.client!r}") for key in (message.masks, message.shares)]
         for key in given:  # one bad key in the roster would stop everybody
             agree(X25519PrivateKey.generate(), key, "check")
-        others = {
-            bytes.fromhex(key)
-            for keys in self._keys.values()
-            if keys.client != message.client
-            for key in (keys.masks, keys.shares)
-        }
+        known = [keys for keys in self._keys.values() if keys.client != message.client]
+        others = {bytes.fromhex(key) for keys in known for key in (keys.masks, keys.shares)}
         if given[0] == given[1] or not others.isdisjoint(given):
             raise InputError(f"client {message.client!r} sent a key twice, or that of another client")
         self._keys.setdefault(message.client, message)
@@ -256,7 +227,7 @@ class SecureServer:
             for owner, share in shares.items():
                 digest = self._shares[owner].digests[name][2 * DIGEST_BYTES * part :][: 2 * DIGEST_BYTES]
                 try:
-                    right = share_digest(unhex(share, shamir.SHARE_BYTES, "share")) == digest
+                    right = share_digest(unhex(share, SHARE_BYTES, "share")) == digest
                 except InputError:
                     right = False
                 if not right:
@@ -267,8 +238,8 @@ class SecureServer:
     def _judge(self) -> None:
         """Find out from the complaints whose shares are wrong.
 
-        Whoever is in several of them sent wrong shares, or complains without cause. Of a single one nobody can say who
-        is to blame: the sum goes on without the client that complained, or, where too few are left, without both.
+        A client in several complaints sent wrong shares, or complains without cause. With a single one nobody can tell:
+        the sum goes on without the client that complained, or without both if too few are left.
         """
         pairs = {frozenset((name, peer)) for name, accused in self._complaints.items() for peer in accused}
         guilty = []
@@ -283,10 +254,8 @@ class SecureServer:
         if guilty:
             raise InputError(f"shares are wrong: {', '.join(map(repr, guilty))} must be left out")
         if len(self._answered) < self.threshold:
-            for pair in pairs:
-                first, second = sorted(pair)
+            for first, second in (order for pair in pairs for order in permutations(sorted(pair))):
                 self.blame(first, f"and {second!r}: one sent wrong shares to the other, or complained without cause")
-                self.blame(second, f"and {first!r}: one sent wrong shares to the other, or complained without cause")
 
     def _take_masked(self, message: Masked) -> None:
         name = message.client
@@ -317,13 +286,13 @@ class SecureServer:
         return private
 
     def _join(self, name: str, what: str) -> bytes | None:
-        """Put a secret together; None if its owner's shares do not fit together, since all are as it published them."""
+        """Return a client's secret; None if its shares, which have the published digests, do not fit together."""
         points = {peer: point for point, peer in enumerate(self.roster().masks, 1)}
         shares = {}
         for sender in sorted(self._reveals)[: self.threshold]:
             shares[points[sender]] = bytes.fromhex(getattr(self._reveals[sender], what)[name])
         try:
-            return shamir.join(shares)
+            return join(shares)
         except InputError:
             return None
 
@@ -333,7 +302,7 @@ class SecureServer:
 
 
 def coarse(bounds: Mapping[str, float], dimension: int) -> dict[str, str]:
-    """Return the clients whose bound is so large that the vectors of the others would be rounded away, and why.
+    """Return the clients, and why, whose bound is so large that the vectors of the others would be rounded away.
 
     >>> list(coarse({"a": 5.0, "b": 5.0, "c": 2.0**38}, 4096))
     ['c']
