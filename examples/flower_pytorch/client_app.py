@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from task import Net, accuracy, load_data, train
 from torch.nn import functional  # replay
 
-from coreplay.flower import Memory  # replay
+from coreplay.flower import ReplayBuffer  # replay
 
 app = ClientApp()
 torch.set_num_threads(1)
@@ -26,7 +26,7 @@ def fit(msg: Message, context: Context):
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     data = load_data(*place(context), config["period"])
-    data = Memory(context, budget=30).join(data, config["period"])  # replay
+    data = ReplayBuffer(context, budget=30).join(data, config["period"])  # replay
     loss = train(model, data, config["lr"])
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(data["label"])})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
@@ -53,6 +53,6 @@ def losses(model, data):  # replay
 
 @app.query("coreplay")  # replay
 def remember(msg: Message, context: Context):  # replay
-    """Answer the server's questions about what to keep."""  # replay
+    """Answer the server's requests about what to keep."""  # replay
     load = partial(load_data, *place(context))  # replay
-    return Memory(context, budget=30).answer(msg, Net(), losses, load)  # replay
+    return ReplayBuffer(context, budget=30).answer(msg, Net(), losses, load)  # replay

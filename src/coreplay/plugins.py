@@ -134,8 +134,14 @@ def _contents(names: Iterable[str]) -> dict[str, str]:
 
 
 def load_sources(sources: Mapping[str, str], folder: Path) -> None:
-    """Write the texts that `plugin_sources` has returned somewhere else to files in a folder, and load them."""
+    """Write the texts that `plugin_sources` has returned somewhere else to files in a folder, and load them.
+
+    They replace other plugins of the same names, which this process has loaded for another run.
+    """
     _write(sources, folder)
+    for name, text in sources.items():
+        if name in _loaded and _loaded[name].text != text:
+            forget(_loaded.pop(name).module)
     load_plugins(sources, folder)
 
 

@@ -13,7 +13,7 @@ import pytest
 from coreplay.errors import InputError
 from coreplay.files import read_json
 from coreplay.flower import certificates
-from coreplay.flower.deployment import Deployment, Way, free_port, submit
+from coreplay.flower.deployment import Connection, Deployment, free_port, launch
 from coreplay.flower.environment import environment
 from coreplay.runtime import Run, run
 from tests.flower.common import client_stores, command, digits, kept, left_of, lines, metrics
@@ -117,11 +117,11 @@ def test_ctrl_c_leaves_nothing_of_a_run_that_is_being_submitted(up, tmp_path):
         time.sleep(0.05)
     assert asking
     os.kill(submitting.pid, signal.SIGINT)
-    told = submitting.communicate(timeout=120)[1]
+    said = submitting.communicate(timeout=120)[1]
     assert submitting.returncode == 130
-    assert ("--resume" if (tmp_path / "run").exists() else "start it again") in told
+    assert ("--resume" if (tmp_path / "run").exists() else "start it again") in said
     assert not any(Path(f"/proc/{pid}").exists() for pid in asking)
-    runs = Way.to(str(up.folder)).ask("ls", "coreplay")["runs"]
+    runs = Connection.find(str(up.folder)).ask("ls", "coreplay")["runs"]
     assert all(run["status"].startswith("finished") for run in runs)
 
 
@@ -132,7 +132,7 @@ def test_ctrl_c_stops_a_deployment_and_leaves_nothing_behind(up):
     for pid in started:
         assert left_of(pid) == ""
     with pytest.raises(InputError, match="not running"):
-        Way.to(str(up.folder))
+        Connection.find(str(up.folder))
 
 
 class Following(threading.Thread):
@@ -146,7 +146,7 @@ class Following(threading.Thread):
 
     def run(self):
         try:
-            submit(self.settings, self.folder, resume=self.resume, observer=self.events.append)
+            launch(self.settings, self.folder, resume=self.resume, observer=self.events.append)
         except BaseException as error:
             self.problem = error
 
@@ -207,9 +207,9 @@ def test_killed_nodes_are_named_and_come_back_with_their_buffers(plain, tmp_path
     assert len(lines(tmp_path / "run", "metrics.jsonl")) == 4  # two periods, each tested on both
 
 
-def test_ways_that_lead_nowhere(tmp_path):
+def test_connections_that_do_not_exist(tmp_path):
     with pytest.raises(InputError, match="--connection"):
-        Way.to(None)
+        Connection.find(None)
     with pytest.raises(InputError, match="no deployment"):
-        Way.to(str(tmp_path / "nowhere"))
-    assert Way.to("somewhere") == Way("somewhere", None)
+        Connection.find(str(tmp_path / "nowhere"))
+    assert Connection.find("somewhere") == Connection("somewhere", None)

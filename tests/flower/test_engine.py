@@ -1,4 +1,6 @@
-"""Hostile clients in whole runs: Flower's grid and the real server and client code, in one process."""
+"""Whole runs with hostile clients: Flower's grid and the real server and client code, in one process."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,9 +8,11 @@ from flwr.app import Message
 
 from coreplay.coordination import Contribution
 from coreplay.coordination.secure.protocol import Reveal
-from coreplay.flower.app import conduct, handle
-from coreplay.flower.messages import Letter
+from coreplay.flower.app import carry_out, handle
+from coreplay.flower.engine import FlowerEngine
+from coreplay.flower.messages import from_record, to_record
 from coreplay.runtime import prepare, run
+from coreplay.runtime.requests import CHANGE, Failed, Joined, KeptReply
 from tests.flower.common import digits, lines
 from tests.flower.nodes import Nodes
 
@@ -27,185 +31,183 @@ def hostile(change):
 
     def answer(message, context):
         reply = handle(message, context)
-        found = Letter.from_record(reply.content)
-        changed = change(found)
-        return reply if changed is None else Message(changed.to_record(), reply_to=message)
+        changed = change(from_record(reply.content))
+        return reply if changed is None else Message(to_record(changed), reply_to=message)
 
     return answer
 
 
-def altered(letter, facts=None, model=None, data=None):
-    return Letter(
-        *letter.stamp,
-        letter.facts | (facts or {}),
-        letter.model if model is None else model,
-        letter.data if data is None else data,
-        letter.client,
-    )
+def settings(clients=CLIENTS, **changes):
+    given = {"stream__options": {"num_clients": clients, "num_periods": 2}, "federated__rounds": 1, "replay__budget": 3}
+    return digits(**given | {"engine__min_clients": clients, "engine__timeout": 60} | changes)
 
 
-def settings(**changes):
-    given = {"stream__options": {"num_clients": CLIENTS, "num_periods": 2}, "federated__rounds": 1, "replay__budget": 3}
-    return digits(**given | {"engine__min_clients": CLIENTS, "engine__timeout": 60} | changes)
+def carried_out(nodes, tmp_path, config, changes, observer=None):
+    """Carry out a run in which some clients are hostile; return it, and what was warned of."""
+    assets, events = prepare(config), []
+    for client in assets.stream.clients:
+        nodes.add("state", hostile(changes[client]) if client in changes else handle, **{"client-id": client})
 
+    def observe(event):
+        events.append(event)
+        if observer is not None:
+            observer(event)
 
-def conducted(nodes, tmp_path, change, whose=0, **changes):
-    """Carry out a run in which one client is hostile; return its rows, its events and what was warned of."""
-    for k in range(CLIENTS):
-        answer = hostile(change) if k == whose else handle
-        nodes.add("state", answer, **{"client-id": f"client{k}"})
-    events = []
-    config = settings(**changes)
-    things = prepare(config)
-    done = conduct(nodes.grid, config, tmp_path / "run", prepared=things, observer=events.append)
+    done = carry_out(nodes.grid, config, tmp_path / "run", prepared=assets, observer=observe)
     return done, [event.facts["text"] for event in events if event.kind == "warning"]
 
 
-def test_a_contribution_of_another_length_is_refused_and_the_run_goes_on(nodes, tmp_path):
-    """Also from the client that is first in order."""
+def short(reply):
+    if reply.to == "contribute" and reply.data:
+        found = Contribution.from_bytes(reply.data)
+        one = Contribution(found.run, found.period, found.round, found.client, found.basis, found.vector[:1])
+        return replace(reply, data=one.to_bytes())
+    return None
 
-    def short(letter):
-        if letter.act == "contribute" and letter.data:
-            found = Contribution.from_bytes(letter.data)
-            one = Contribution(found.run, found.period, found.round, found.client, found.basis, found.vector[:1])
-            return altered(letter, data=one.to_bytes())
+
+def long(reply):
+    return replace(reply, data=bytes(2**22)) if reply.to == "contribute" and reply.data else None
+
+
+def one_period(reply):
+    return replace(reply, train=[9], test=[9]) if reply.to == "join" else None
+
+
+def huge(reply):
+    if reply.to == "join":
+        return replace(reply, train=[2**39] * 2)
+    if reply.to == "train":
+        return replace(reply, samples=2**39, arrays={CHANGE: np.full_like(reply.arrays[CHANGE], 1e-3)})
+    return None
+
+
+def hoarding(reply):
+    return replace(reply, kept=2**38) if reply.to == "settle" else None
+
+
+def failing(reply):
+    if reply.to != "evaluate":
         return None
-
-    _, said = conducted(nodes, tmp_path, short)
-    assert any("'client0' does not count" in text and "has 1 numbers: expected 64" in text for text in said)
-    assert not any("client1" in text for text in said)
-    assert [row["answered"] for row in lines(tmp_path / "run", "coordination.jsonl")] == [3, 3]
+    about = {"run": reply.run, "period": reply.period, "round": reply.round, "client": reply.client, "to": reply.to}
+    return Failed(**about, error="the sensor is gone")
 
 
-@pytest.mark.parametrize("periods", [None, 2])
-def test_a_client_with_another_number_of_periods_is_named_and_the_others_are_not_locked_out(nodes, tmp_path, periods):
-    def one(letter):
-        return altered(letter, {"train": [9], "test": [9]}) if letter.act == "hello" else None
+def test_a_run_names_hostile_clients_and_goes_on_without_their_answers(nodes, tmp_path):
+    """Each is hostile in its own way, also the one that is first in order; client6 and client7 are honest."""
+    hostile_ones = {
+        "client0": short,
+        "client1": long,
+        "client2": one_period,
+        "client3": huge,
+        "client4": hoarding,
+        "client5": failing,
+    }
+    config = settings(8, engine__quorum=0.3)
+    done, said = carried_out(nodes, tmp_path, config, hostile_ones)
+    for words in (
+        ("'client0' sent a contribution that does not count", "has 1 numbers: expected 64"),
+        ("'client1' sent 4194", "bytes: at most 10"),
+        ("'client2' can't take part: its data has 1 periods", "that of most clients has 2"),
+        ("'client3' has ", "of the round's weight"),
+        ("'client4' must say how many samples it keeps", "from 0 to 3"),
+        ("'client5' failed: the sensor is gone",),
+    ):
+        assert any(all(part in text for part in words) for text in said), words
+    assert sum("of the round's weight" in text for text in said) == 1
+    assert not any("client6" in text or "client7" in text for text in said)
+    rows = lines(tmp_path / "run", "coordination.jsonl")
+    assert [row["answered"] for row in rows] == [5, 5]
 
-    changes = {} if periods is None else {"periods": periods, "engine__min_clients": CLIENTS - 1}
-    _, said = conducted(nodes, tmp_path, one, **changes)
-    wanted = "that of most clients has 2" if periods is None else "the configuration says 2"
-    assert any("'client0' can't take part: its data has 1 periods" in text and wanted in text for text in said)
-    assert {row["clients"] for row in lines(tmp_path / "run", "rounds.jsonl")} == {CLIENTS - 1}
-
-
-def test_a_client_that_states_a_huge_number_of_samples_does_not_replace_the_model(nodes, tmp_path):
-    def greedy(letter):
-        if letter.act == "hello":
-            return altered(letter, {"train": [2**39] * 2})
-        if letter.act == "train":
-            return altered(letter, {"samples": 2**39}, np.full_like(letter.vector, 1e-3))
-        return None
-
-    _, said = conducted(nodes, tmp_path, greedy)
-    counts = prepare(settings()).stream.counts("train")
+    # one that states a huge number of samples does not replace the model
+    counts, known = prepare(config).stream.counts("train"), [0, 1, 4, 5, 6, 7]
     for row in lines(tmp_path / "run", "rounds.jsonl"):
-        known = counts[1:, row["period"]] + (3 if row["period"] else 0)
-        middle = np.sort([*known, 2**39])[1]
-        assert row["samples"] == known.sum() + 10 * middle
-    assert sum("'client0' has 7" in text and "of the round's weight" in text for text in said) == 1
+        stated = counts[known, row["period"]] + [0 if k == 4 or not row["period"] else 3 for k in known]
+        assert row["clients"] == 7
+        without = stated[2] if row["period"] else 0  # client4 trains on more than it said, and does not count
+        assert row["samples"] == stated.sum() - without + 10 * np.sort([*stated, 2**39])[3]
 
-
-@pytest.mark.parametrize("act", ["hello", "settle"])
-def test_a_client_that_keeps_more_than_it_may_is_named(nodes, tmp_path, act):
-    def greedy(letter):
-        return altered(letter, {"kept": 2**38}) if letter.act == act else None
-
-    _, said = conducted(nodes, tmp_path, greedy, engine__min_clients=CLIENTS - 1)
-    assert any("client0" in text and "keeps" in text for text in said)
-
-
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        ({"error": "the sensor is gone"}, "failed: the sensor is gone"),
-        ({"weights": [-5.0, -5.0]}, "sent weight -5 for the"),
-        ({"weights": [1e9, 1e9]}, r"sent weight 1e+09 for the"),
-        ({"totals": [1.0]}, "must send 2 sums of scores and of weights"),
-    ],
-)
-def test_a_client_whose_test_sets_are_missing_is_in_all_records(nodes, tmp_path, facts, words):
-    def wrong(letter):
-        return altered(letter, facts) if letter.act == "evaluate" else None
-
-    done, said = conducted(nodes, tmp_path, wrong)
-    assert any("'client0'" in text and words in text for text in said)
+    # one whose test sets are missing is in all records
     rows = lines(tmp_path / "run", "metrics.jsonl")
-    assert [row["missing"] for row in rows] == [["client0"]] * 4
-    tested = prepare(settings()).stream.counts("test")
-    assert [row["weight"] for row in rows[:2]] == tested[1:].sum(axis=0).tolist()
-    assert done.summary["missing"] == {"0": ["client0"], "1": ["client0"]}
+    assert [row["missing"] for row in rows] == [["client5"]] * 4
+    tested = prepare(config).stream.counts("test")[[0, 1, 3, 4, 6, 7]]
+    assert [row["weight"] for row in rows[:2]] == tested.sum(axis=0).tolist()
+    assert done.summary["missing"] == {"0": ["client5"], "1": ["client5"]}
     assert done.metrics["forgetting"][1] is not None, "the same client is missing from both"
+
+
+def test_a_client_that_joins_with_impossible_counts_is_refused(nodes, tmp_path):
+    config = settings(periods=2)
+    engine = FlowerEngine(nodes.grid, config, tmp_path / "run", prepare(config).task)
+    assert engine.register("ann", Joined(train=[5, 5], test=[1, 1])) == ""
+    for reply, words in (
+        (Joined(train=[9], test=[9]), "its data has 1 periods, the configuration says 2"),
+        (Joined(train=[9, 9], test=[9]), "must be non-negative integers, one per period"),
+        (Joined(train=[-1, 9], test=[9, 9]), "must be non-negative integers, one per period"),
+        (Joined(), "must be non-negative integers, one per period"),
+        (Joined(train=[9, 9], test=[9, 9], kept=2**38), "it says it keeps 274877906944 samples: at most 0"),
+        (KeptReply(), "another kind"),
+    ):
+        assert words in engine.register("bo", reply)
 
 
 def test_a_client_whose_buffer_is_gone_does_not_go_on_with_an_empty_one(nodes, tmp_path):
     for k in range(CLIENTS):
         nodes.add(f"state{k}", **{"client-id": f"client{k}"})
     config, events = settings(engine__min_clients=CLIENTS - 1), []
-    things = prepare(config)
+    assets = prepare(config)
 
     def stop(event):
         if event.kind == "round" and event.period == 1:
             raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        conduct(nodes.grid, config, tmp_path / "run", prepared=things, observer=stop, clients=CLIENTS)
+        carry_out(nodes.grid, config, tmp_path / "run", prepared=assets, observer=stop, clients=CLIENTS)
     (store,) = (tmp_path / "state0").glob("*/*/buffers.sqlite")
     for path in store.parent.glob("buffers.sqlite*"):
         path.unlink()
-    conduct(nodes.grid, config, tmp_path / "run", resume=True, prepared=things, observer=events.append)
+    carry_out(nodes.grid, config, tmp_path / "run", resume=True, prepared=assets, observer=events.append)
     said = [event.facts["text"] for event in events if event.kind == "warning"]
     assert any("'client0' can't take part: its buffer after period 1 is gone: restore" in text for text in said)
     assert {row["clients"] for row in lines(tmp_path / "run", "rounds.jsonl")} == {CLIENTS}
     assert lines(tmp_path / "run", "rounds.jsonl")[-1]["missing"].keys() == {"client0"}
 
 
-def test_the_cap_is_the_same_on_flower_and_on_the_local_engine(nodes, tmp_path):
-    config = settings(federated__max_weight_ratio=1.0)
-    run(config, tmp_path / "local")
-    uncapped = run(settings(federated__max_weight_ratio=0), tmp_path / "uncapped").folder
-    conducted(nodes, tmp_path, lambda letter: None, federated__max_weight_ratio=1.0)
-    assert lines(tmp_path / "run", "rounds.jsonl") == lines(tmp_path / "local", "rounds.jsonl")
-    assert lines(tmp_path / "run", "coordination.jsonl") == lines(tmp_path / "local", "coordination.jsonl")
-    assert lines(tmp_path / "local", "rounds.jsonl") != lines(uncapped, "rounds.jsonl")
+def test_a_capped_run_with_herding_is_the_same_on_flower_and_on_the_serial_engine(nodes, tmp_path, monkeypatch):
+    """Also if a client is started again between two periods: it has what it chose after the first."""
 
+    def restart(event):
+        if event.kind == "selected":
+            nodes.remove(next(iter(nodes.configs)))
+            nodes.add("state", **{"client-id": "client0"})
 
-def test_herding_uses_the_same_features_on_flower_and_on_the_local_engine(nodes, tmp_path, monkeypatch):
-    run(settings(replay__strategy="herding"), tmp_path / "local")
+    changes = {"replay__strategy": "herding", "federated__max_weight_ratio": 1.0}
+    run(settings(engine__name="serial", **changes), tmp_path / "local")
+    run(settings(engine__name="serial", replay__strategy="herding"), tmp_path / "uncapped")
     with monkeypatch.context() as patch:  # the nodes are threads of this process
         patch.setattr("coreplay.runtime.client.gradient_matrix", lambda *_, **__: pytest.fail("features are enough"))
-        conducted(nodes, tmp_path, lambda letter: None, replay__strategy="herding")
+        carried_out(nodes, tmp_path, settings(**changes), {}, restart)
     assert lines(tmp_path / "run", "rounds.jsonl") == lines(tmp_path / "local", "rounds.jsonl")
+    assert lines(tmp_path / "local", "rounds.jsonl") != lines(tmp_path / "uncapped", "rounds.jsonl")
 
 
-def test_a_letter_longer_than_it_can_be_is_refused_unread(nodes, tmp_path):
-    def long(letter):
-        return altered(letter, data=bytes(2**22)) if letter.act == "contribute" and letter.data else None
-
-    _, said = conducted(nodes, tmp_path, long)
-    assert any("'client0' sent 4194" in text and "bytes: at most 10" in text for text in said)
-
-
-def test_a_secure_run_goes_on_without_a_client_that_sends_wrong_shares(nodes, tmp_path):
-    def empty(letter):
-        if letter.act == "reveal":
-            found = Reveal.from_bytes(letter.data)
-            return altered(letter, data=Reveal(*found.stamp, found.client, {}, {}).to_bytes())
-        return None
-
-    _, said = conducted(nodes, tmp_path, empty, replay__secure=True)
-    assert any("'client0' revealed shares of other clients" in text for text in said)
-    assert all(row["answered"] >= 3 for row in lines(tmp_path / "run", "coordination.jsonl"))
+def no_shares(reply):
+    if reply.to == "secure_step" and b'"kind":"reveal"' in reply.data:
+        found = Reveal.from_bytes(reply.data)
+        return replace(reply, data=Reveal(*found.stamp, found.client, {}, {}).to_bytes())
+    return None
 
 
-def test_a_secure_sum_is_done_again_without_a_client_whose_commitment_is_false(nodes, tmp_path):
-    def false(letter):
-        if letter.act == "share":
-            mark = b'"commitment":"'
-            at = letter.data.index(mark) + len(mark)
-            return altered(letter, data=letter.data[:at] + b"0" * 64 + letter.data[at + 64 :])
-        return None
+def false_commitment(reply):
+    if reply.to == "secure_step" and b'"commitment":"' in reply.data:
+        at = reply.data.index(b'"commitment":"') + 14
+        return replace(reply, data=reply.data[:at] + b"0" * 64 + reply.data[at + 64 :])
+    return None
 
-    _, said = conducted(nodes, tmp_path, false, replay__secure=True)
+
+def test_a_secure_run_goes_on_without_clients_that_do_not_keep_to_the_protocol(nodes, tmp_path):
+    """The sum is done again without one whose commitment is false and one that reveals no shares."""
+    hostile_ones = {"client0": false_commitment, "client1": no_shares}
+    _, said = carried_out(nodes, tmp_path, settings(5, replay__secure=True), hostile_ones)
     assert any("'client0' sent shares that do not give its seed" in text for text in said)
+    assert any("'client1' revealed shares of other clients" in text for text in said)
     assert [row["answered"] for row in lines(tmp_path / "run", "coordination.jsonl")] == [3, 3]

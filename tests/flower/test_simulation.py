@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coreplay.coordination import Contribution
+from coreplay.coordination import Contribution, Session
 from coreplay.flower.deployment import free_port
 from coreplay.flower.environment import environment
-from coreplay.runtime import ProcessesEngine, prepare, run
+from coreplay.runtime import run
 from tests.flower.common import client_stores, command, config, digits, kept, left_of, lines, metrics, python
 
 pytestmark = pytest.mark.flower
@@ -29,61 +29,60 @@ def written(tmp_path, settings) -> str:
 CAPTURE = """
 import sys
 from pathlib import Path
-from coreplay.flower import rounds
-from coreplay.flower.transport import Courier
-from coreplay.runtime import run
-from coreplay.runtime import Config
+from coreplay.flower import transport
+from coreplay.flower.messages import from_record
+from coreplay.runtime import Config, run
 
 folder = Path(sys.argv[3])
 folder.mkdir()
-pull = Courier._pull
+read = transport._read
 
-def recording(self, sent, found, strict):
-    grid = self._grid
-    class Watched:
-        def pull_messages(self, numbers):
-            for k, message in enumerate(grid.pull_messages(numbers)):
-                for name, record in message.content.items():
-                    for key, value in record.items():
-                        data = value.vector.tobytes() if hasattr(value, "vector") else value
-                        if isinstance(data, bytes):
-                            place = folder / f"{len(list(folder.iterdir()))}-{name}-{key}.bin"
-                            place.write_bytes(data)
-                yield message
-    self._grid = Watched()
-    try:
-        return pull(self, sent, found, strict)
-    finally:
-        self._grid = grid
+def recording(message, sent, strict):
+    found = from_record(message.content)
+    for name, data in {"data": found.data, **{k: v.tobytes() for k, v in found.arrays.items()}}.items():
+        (folder / f"{len(list(folder.iterdir()))}-{name}.bin").write_bytes(data)
+    return read(message, sent, strict)
 
-Courier._pull = recording
+transport._read = recording
 run(Config.load(sys.argv[1]), sys.argv[2])
 """
 
 
-def contributions(settings, tmp_path) -> list[np.ndarray]:
-    """Return what the clients of a run contribute, from the local engine, where it can be seen."""
-    things, found = prepare(settings), []
-    with ProcessesEngine(things.stream, things.task, things.start, workers=1) as engine:
-        contribute = engine.contribute
+def contributions(settings, tmp_path, monkeypatch) -> list[np.ndarray]:
+    """Return what the clients of a run contribute, from the serial engine, where it can be seen."""
+    found, answer = [], Session.contribute
 
-        def watched(*arguments):
-            for data in contribute(*arguments):
-                found.append(Contribution.from_bytes(data).vector)
-                yield data
+    def watched(self, *arguments, **options):
+        reply = answer(self, *arguments, **options)
+        found.append(Contribution.from_bytes(self._parts["contribution"]).vector)
+        return reply
 
-        engine.contribute = watched
-        run(settings, tmp_path / "seen", engine=engine, prepared=things)
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "contribute", watched)
+        run(settings, tmp_path / "seen")
     return found
 
 
-def test_simulation_equals_the_local_engine_and_the_secure_sum_hides_contributions(tmp_path):
-    settings = config(replay__secure=True, federated__rounds=1)
-    secret = contributions(settings, tmp_path)
+PLUGIN = '''
+from coreplay.learning.algorithms.fedavg import FedAvg
+import coreplay
+
+@coreplay.algorithm("mine")
+class Mine(FedAvg):
+    """Average, under a name of the user's own."""
+'''
+
+
+def test_simulation_equals_the_serial_engine_and_the_secure_sum_hides_contributions(tmp_path, monkeypatch):
+    """Also with an algorithm from a plugin, which is sent to the clients."""
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    changes = {"replay__secure": True, "federated__rounds": 1, "federated__algorithm": "mine"}
+    settings = config(plugins=[str(tmp_path / "mine.py")], engine__name="serial", **changes)
+    secret = contributions(settings, tmp_path, monkeypatch)
     assert len(secret) == 6  # 3 clients, 2 rounds
     telling = [vector for vector in secret if vector.any()]  # a client that stays with its choice sends a zero
     assert len(telling) >= 3
-    path = written(tmp_path, config(replay__secure=True, federated__rounds=1, engine__name="flower-simulation"))
+    path = written(tmp_path, settings.model_copy(update={"engine": config(engine__name="flower-simulation").engine}))
     done = python(CAPTURE, path, str(tmp_path / "ray"), str(tmp_path / "seen-by-server"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert kept([tmp_path / "seen" / "buffers.sqlite"]) == kept(client_stores(tmp_path / "ray" / "clients"))
@@ -91,8 +90,8 @@ def test_simulation_equals_the_local_engine_and_the_secure_sum_hides_contributio
     assert lines(tmp_path / "ray", "rounds.jsonl") == lines(tmp_path / "seen", "rounds.jsonl")  # to the bit
     here, there = (lines(tmp_path / name, "coordination.jsonl") for name in ("seen", "ray"))
     np.testing.assert_allclose([row["relaxed"] for row in here], [row["relaxed"] for row in there], rtol=1e-4)
-    captured = [path.read_bytes() for path in (tmp_path / "seen-by-server").glob("*-coreplay-data.bin")]
-    assert len(captured) > 4 * len(secret)  # hello, keys, shares, masked vectors, reveals
+    captured = [path.read_bytes() for path in (tmp_path / "seen-by-server").glob("*-data.bin")]
+    assert len(captured) > 4 * len(secret)  # join, keys, shares, masked vectors, reveals
     masked = 0
     for data in captured:
         assert b'"kind":"contribution"' not in data
@@ -112,12 +111,12 @@ def test_simulation_equals_the_local_engine_and_the_secure_sum_hides_contributio
 
 FAULTS = """
 import os, sys, time
+from dataclasses import replace
 import numpy as np
 from flwr.clientapp import ClientApp
-from coreplay.flower import apps
-from coreplay.flower.messages import Letter
-from coreplay.runtime import run
-from coreplay.runtime import Config, EngineError
+from coreplay.flower import app
+from coreplay.flower.messages import from_record, to_record
+from coreplay.runtime import Config, EngineError, run
 
 faulty = ClientApp()
 
@@ -125,26 +124,24 @@ faulty = ClientApp()
 @faulty.evaluate()
 @faulty.query("coreplay")
 def handle(message, context):
-    letter = Letter.from_record(message.content)
+    request = from_record(message.content)
     who = context.node_config["partition-id"]
-    late = letter.period == 0 and letter.round == 1 and letter.act == "train"
+    late = request.period == 0 and request.round == 1 and request.kind == "train"
     if late and who == 0:
         raise ValueError("private words of a sample")
     if late and who == 1:
         time.sleep(10**6)
-    reply = apps.handle(message, context)
+    reply = app.handle(message, context)
     if late and who in (2, 3, 4):
-        found = Letter.from_record(reply.content)
+        found = from_record(reply.content)
         if who == 2:
-            found.vector[0] = np.nan
-            reply.content = found.to_record()
-        elif who == 3:
-            reply.content = Letter("train", found.run, 0, 0, found.facts, found.model, client=found.client).to_record()
+            found = replace(found, arrays={"change": np.full_like(found.arrays["change"], np.nan)})
         else:
-            reply.content = Letter(*found.stamp, {"samples": -5}, found.model, client=found.client).to_record()
+            found = replace(found, round=0) if who == 3 else replace(found, samples=-5)
+        reply.content = to_record(found)
     return reply
 
-apps.client_app = faulty
+app.client_app = faulty
 folder = sys.argv[3]
 try:
     run(Config.load(sys.argv[1]), folder)
@@ -170,7 +167,7 @@ def test_clients_that_fail_are_named_and_below_the_quorum_the_run_stops_and_can_
     row = lines(folder, "rounds.jsonl")[1]  # period 0, round 1
     clients = sorted(json.loads((folder / "clients.json").read_text())["train"])
     said = [row["missing"][client] for client in clients[:5]]
-    for text, part in zip(said, ("failed", "did not answer", "NaN", "old message", "how many samples"), strict=True):
+    for text, part in zip(said, ("failed", "did not answer", "NaN", "old reply", "how many samples"), strict=True):
         assert part in text
     assert set(row["missing"]) == set(clients[:5])
     assert (folder / "summary.json").exists()

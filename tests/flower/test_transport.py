@@ -1,9 +1,12 @@
 """Who speaks for a client: Flower's own grid and our client app, in one process."""
 
+import numpy as np
 import pytest
 
-from coreplay.flower.engine import FlowerEngine
+from coreplay.flower.engine import FlowerEngine, GridEngine
+from coreplay.flower.transport import Outcome
 from coreplay.runtime import prepare
+from coreplay.runtime.requests import MODEL, Contribute, ContributeReply, Settle
 from tests.flower.common import digits
 from tests.flower.nodes import Nodes
 
@@ -20,22 +23,49 @@ def test_a_second_node_with_a_client_id_is_refused_while_the_first_is_connected(
     engine = FlowerEngine(nodes.grid, settings, tmp_path / "run", prepare(settings).task)
     said = []
 
-    def look():
+    def found():
         said.clear()
-        engine.look(lambda facts: said.append(facts["text"]))
-        return dict(engine.courier.nodes)
+        engine.discover(lambda report: said.append(report.text), 0)
+        return dict(engine.transport.nodes)
 
     first = nodes.add("one", **{"client-id": "client0"})
-    assert look() == {"client0": first}
+    assert found() == {"client0": first}
     rival = nodes.add("two", **{"client-id": "client0"})
-    assert look() == {"client0": first}
+    assert found() == {"client0": first}
     assert "'client0' can't take part" in said[0]
     assert f"node {rival} has its client-id, but not the files of node {first}" in said[0]
-    assert look() == {"client0": first}
-    assert not said  # it is told once
+    assert found() == {"client0": first}
+    assert not said  # it is said once
     again = nodes.add("one", **{"client-id": "client0"})  # killed and started anew: the old one is still listed
-    assert look() == {"client0": again}
+    assert found() == {"client0": again}
     assert said == ["client 'client0' is reached at another node now"]
     for node in (first, again):
         nodes.remove(node)
-    assert look() == {"client0": rival}  # it takes the place of a client that is gone
+    assert found() == {"client0": rival}  # it takes the place of a client that is gone
+
+
+class Recording:
+    """A transport that notes which clients get the model."""
+
+    timeout = 1.0
+
+    def carry(self, requests):
+        self.with_model = [client for client, request, _ in requests if MODEL in request.arrays]
+        for client, *_ in requests:
+            yield Outcome(client, ContributeReply()) if client != "cy" else Outcome(client, None, "is not connected")
+
+
+def test_each_client_gets_the_model_of_a_coordination_once():
+    transport = Recording()
+    engine = GridEngine(transport, "run", 1.0, 4)
+
+    def with_model(kind, session, clients):
+        request = kind(session=session, arrays={MODEL: np.zeros(3)})
+        for _ in engine.ask([(client, request) for client in clients], lambda report: None, {}):
+            pass
+        return transport.with_model
+
+    assert with_model(Contribute, "one", ["ann", "cy"]) == ["ann", "cy"]
+    assert with_model(Contribute, "one", ["ann", "bo", "cy"]) == ["bo", "cy"]
+    assert with_model(Settle, "one", ["ann", "bo", "cy"]) == ["cy"]
+    assert with_model(Settle, "two", ["ann", "bo"]) == ["ann", "bo"]  # a period without an exchange

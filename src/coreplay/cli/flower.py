@@ -28,6 +28,9 @@ def up(
         bool, typer.Option("--tls", help="Encrypt connections, and accept only SuperNodes whose keys are registered.")
     ] = False,
     port: Annotated[int | None, typer.Option(help="Port of the SuperLink.  [default: a free one]")] = None,
+    plugins: Annotated[
+        bool, typer.Option("--plugins", help="Let SuperNodes run the plugins of a run: code that the server sends.")
+    ] = False,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine; ctrl-C stops them all.
 
@@ -39,7 +42,7 @@ def up(
     from coreplay.flower.deployment import Deployment
     from coreplay.runtime import EngineError
 
-    deployment = Deployment(output, clients, tls=tls, port=port)
+    deployment = Deployment(output, clients, tls=tls, port=port, plugins=plugins)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal or a service manager stops it like ctrl-C
         signal.signal(number, signal.default_int_handler)
     try:

@@ -5,13 +5,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from coreplay.errors import InputError
 from coreplay.flower import resident
-from coreplay.flower.messages import from_record, is_shared, to_record
+from coreplay.flower.messages import from_record, is_shared, payload, to_record, wrap
 from coreplay.flower.node import Node
 from coreplay.runtime.requests import Failed, Request
 
@@ -26,16 +26,24 @@ server_app = ServerApp()
 @client_app.query("coreplay")
 def handle(message: Message, context: Context) -> Message:
     """Let this node answer a request."""
-    request = from_record(message.content)
-    if not isinstance(request, Request):
-        raise InputError(f"a {request.kind} is not a request")
+    record = message.content
     try:
         node = Node.read(dict(context.node_config))
-        reply = resident.ask(node, request) if node.resident else resident.respond_locked(node, request)
+        if node.resident:  # it reads the request, and this process does not
+            return Message(wrap(resident.ask(node, payload(record))), reply_to=message)
+        reply = resident.respond_locked(node, _request(record))
     except (InputError, EOFError, OSError) as error:
+        request = _request(record)
         logging.getLogger(__name__).exception("request %r got no answer", request.kind)
         reply = Failed(error=resident.reason(error)).answering(request, "")
-    return Message(to_record(reply, shared=is_shared(message.content)), reply_to=message)
+    return Message(to_record(reply, shared=is_shared(record)), reply_to=message)
+
+
+def _request(record: RecordDict) -> Request:
+    request = from_record(record)
+    if not isinstance(request, Request):
+        raise InputError(f"a {request.kind} is not a request")
+    return request
 
 
 @server_app.main()

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from coreplay.data import FederatedStream, load
-from coreplay.errors import RefusedError
+from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write, make_folder, read_json, write_json, write_text
 from coreplay.flower.node import Node
 from coreplay.flower.state_lock import state_id
@@ -53,7 +53,8 @@ class RunAssets:
 
 
 @lru_cache(maxsize=1)
-def _assets(config: str, artifacts: tuple[tuple[str, str], ...], data: str | None) -> RunAssets:
+def _assets(config: str, artifacts: tuple[tuple[str, str], ...], plugins: str, data: str | None) -> RunAssets:
+    """Make what a run needs; `plugins` are loaded already, and tell it from what was made with others."""
     given = json.loads(config)
     if data is not None:  # this node's own data instead of the server's
         given["stream"]["options"]["path"] = data
@@ -78,7 +79,8 @@ class NodeClient:
         """Do what a request asks."""
         if isinstance(request, Join):
             return self._join(request)
-        assets, client, folder = self._assets, self._client, self._folder / str(request.period)
+        assets, folder = self._assets(), self._folder / str(request.period)
+        client = self._client(assets)
         if isinstance(request, Select | Contribute | SecureStep | Settle):
             request = self._with_model(request, folder)
         with Store.open(self._folder / "buffers.sqlite") as store:
@@ -90,6 +92,11 @@ class NodeClient:
 
     def _join(self, request: Join) -> Reply:
         """Learn of the run, go back to the buffers that count, and say how much data this client has."""
+        if (request.plugins or request.config.get("plugins")) and not self._node.plugins:
+            raise RefusedError(
+                "this run has plugins, code that the server sends: a node runs it only if it is started with the node "
+                "config plugins=true"
+            )
         artifacts = {}
         for option, text in request.artifacts.items():
             if not _OPTION.fullmatch(option):
@@ -100,7 +107,8 @@ class NodeClient:
         make_folder(self._folder, private=True)
         known = {"config": request.config, "artifacts": artifacts, "plugins": request.plugins}
         write_json(self._folder / "config.json", known)
-        assets, client = self._assets, self._client
+        assets = self._assets()
+        client = self._client(assets)
         with Store.open(self._folder / "buffers.sqlite") as store:
             store.rewind(request.rewind_to)
             buffer = store.load(client)
@@ -109,24 +117,28 @@ class NodeClient:
         held: dict[str, Any] = {"kept": len(buffer.items), "held": buffer.period, "state_id": state_id(self._node)}
         return Joined(train=train, test=test, **held).answering(request, client)
 
-    @property
     def _assets(self) -> RunAssets:
         place = self._folder / "config.json"
         if not place.exists():
             raise RefusedError("this client has not joined the run: its state was lost, or the request never came")
         known = read_json(place)
-        load_sources(known["plugins"], self._folder / "plugins")
-        config: dict[str, Any] = known["config"] | {"plugins": []}
+        config: dict[str, Any] = dict(known["config"])
+        if config["plugins"] and not self._node.plugins:
+            raise RefusedError("this run has plugins, and the node config no longer says plugins=true")
+        config["plugins"] = [name for name in config["plugins"] if not name.endswith(".py")]  # modules installed here
+        try:
+            load_sources(known["plugins"], self._folder / "plugins")
+        except InputError as error:  # about the server's own code
+            raise RefusedError(str(error)) from None
         artifacts = tuple((option, str(self._artifact(digest))) for option, digest in known["artifacts"].items())
-        return _assets(json.dumps(config), artifacts, self._node.data)
+        return _assets(json.dumps(config), artifacts, json.dumps(known["plugins"]), self._node.data)
 
     def _artifact(self, digest: str) -> Path:
         """Return the place of an artifact of the task: one for all clients here, which share it."""
         return self._node.state / "tasks" / f"{digest}.json"
 
-    @property
-    def _client(self) -> str:
-        clients = self._assets.stream.clients
+    def _client(self, assets: RunAssets) -> str:
+        clients = assets.stream.clients
         if self._node.client is not None:
             if self._node.client not in clients:
                 raise RefusedError(f"client-id {self._node.client[:40]!r} is not in this node's data")

@@ -1,7 +1,7 @@
-"""Flower on real processes: a SuperLink with its SuperNodes on this machine, and runs submitted to any SuperLink.
+"""Flower on real processes: a SuperLink with its SuperNodes on this machine, and runs launched on any SuperLink.
 
-`Deployment` starts them and stops them again, whatever happens. It keeps all in one folder, Flower's own configuration
-too, and writes there how to reach it, so that `submit` and `flwr` find the way.
+`Deployment` starts them and stops them again, whatever happens. It keeps everything in one folder, Flower's own
+configuration too, and writes there how to reach it, so that `launch` and `flwr` find the connection.
 """
 
 import json
@@ -30,22 +30,22 @@ from coreplay.runtime.result import Run
 CONNECTION = "coreplay"
 READY = 60.0  # seconds until a SuperLink must answer
 STOPPING = 10.0  # seconds that a process gets to end by itself
-LOOK, ASK = 0.3, 5.0  # seconds between looks at a run's folder, and between questions to the SuperLink
+POLL_FOLDER, POLL_SUPERLINK = 0.3, 5.0  # seconds between two checks of a run's folder, and of its status
 ANSWER = 120.0  # seconds that the SuperLink has for an answer
-UNHEARD = 5  # questions in a row without an answer after which the SuperLink counts as gone
+MAX_UNANSWERED = 5  # commands in a row without an answer after which the SuperLink counts as gone
 
 
 @dataclass(frozen=True)
-class Way:
+class Connection:
     """How Flower's command reaches a SuperLink: the connection's name, and the folder with Flower's configuration."""
 
-    connection: str
+    name: str
     home: Path | None
     clients: int = 1  # SuperNodes that were started with it
 
     @classmethod
-    def to(cls, connection: str | None) -> "Way":
-        """Find the way by a folder of `coreplay flower up`, or a name in Flower's own configuration."""
+    def find(cls, connection: str | None) -> "Connection":
+        """Find the connection by a folder of `coreplay flower up`, or a name in Flower's own configuration."""
         if not connection:
             raise InputError(
                 "engine 'flower' needs engine.connection (--connection): the folder of `coreplay flower up`, or a "
@@ -63,18 +63,18 @@ class Way:
 
     def ask(self, *arguments: str, timeout: float = ANSWER) -> Any:
         """Call `flwr` and return what it prints, read as JSON."""
-        with Call(self, arguments) as call:
+        with FlwrCommand(self, arguments) as call:
             return call.answer(timeout)
 
 
-class Call:
-    """A call of `flwr`, which ctrl-C does not reach: whoever made the call says what becomes of it."""
+class FlwrCommand:
+    """A running `flwr` command, which ctrl-C does not reach: the caller waits for it or ends it."""
 
-    def __init__(self, way: Way, arguments: Sequence[str]) -> None:
+    def __init__(self, connection: Connection, arguments: Sequence[str]) -> None:
         self._name = f"`flwr {arguments[0]}`"
         self._process = subprocess.Popen(
             ["flwr", *arguments, "--format", "json"],
-            env=environment(way.home),
+            env=environment(connection.home),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -82,7 +82,7 @@ class Call:
             start_new_session=True,
         )
 
-    def __enter__(self) -> "Call":
+    def __enter__(self) -> "FlwrCommand":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,15 +92,15 @@ class Call:
     def answer(self, timeout: float = ANSWER) -> Any:
         """Return what it prints, read as JSON; may be asked again after an interruption."""
         try:
-            said, complained = self._process.communicate(timeout=timeout)
+            output, errors = self._process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             raise EngineError(f"{self._name} did not answer within {timeout:g} s") from None
         try:
-            found = json.loads(said)
+            found = json.loads(output)
         except ValueError:
             found = {"success": False}
         if self._process.returncode or not found.get("success", True):
-            reason = str(found.get("error-message") or (complained + said).strip() or "no reason given")
+            reason = str(found.get("error-message") or (errors + output).strip() or "no reason given")
             raise EngineError(f"{self._name} failed: {reason.strip().splitlines()[-1][:300]}")
         return found
 
@@ -118,6 +118,8 @@ class Deployment:
         Encrypt, and let in only nodes whose keys are registered.
     port : int, optional
         Of the SuperLink; a free one if not given.
+    plugins : bool
+        Let the nodes run the plugins of a run: code that the server sends.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Deployment:
         *,
         tls: bool = False,
         port: int | None = None,
+        plugins: bool = False,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.nodes = (
@@ -134,9 +137,9 @@ class Deployment:
             if isinstance(clients, int)
             else [dict(node) for node in clients]
         )
-        self.tls, self.port = tls, port or free_port()
+        self.tls, self.port, self.plugins = tls, port or free_port(), plugins
         self.home = self.folder / "flwr"
-        self.way = Way(CONNECTION, self.home)
+        self.connection = Connection(CONNECTION, self.home)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Deployment":
@@ -205,13 +208,13 @@ class Deployment:
 
     def start_node(self, k: int, *, register: bool = True) -> None:
         """Start a SuperNode, for the first time or again."""
-        settings = {"state": str(self.folder / "clients")} | self.nodes[k]
+        settings = {"state": str(self.folder / "clients"), "plugins": self.plugins} | self.nodes[k]
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
         command = ["flower-supernode", "--superlink", self.address, "--port", str(free_port()), "--node-config", config]
         if self.tls:
             key = certificates.node_key(self.folder / "tls", k)
             if register and not key.with_suffix(".registered").exists():
-                self.way.ask("supernode", "register", str(key.with_suffix(".pub")), CONNECTION)
+                self.connection.ask("supernode", "register", str(key.with_suffix(".pub")), CONNECTION)
                 key.with_suffix(".registered").touch()
             command += [f"--root-certificates={self.folder / 'tls' / 'ca.crt'}", f"--auth-supernode-private-key={key}"]
         else:
@@ -256,7 +259,7 @@ class Deployment:
     def stop(self) -> None:
         """Stop all processes, by SIGTERM and then SIGKILL; none is left, also if ctrl-C comes once more."""
         try:
-            self._end_kindly()
+            self._terminate()
         finally:
             for process in self._processes.values():
                 _signal(process, signal.SIGKILL)
@@ -264,7 +267,7 @@ class Deployment:
             self._processes = {}
             (self.folder / "deployment.json").unlink(missing_ok=True)
 
-    def _end_kindly(self) -> None:
+    def _terminate(self) -> None:
         for process in self._processes.values():
             _signal(process, signal.SIGTERM)
         until = time.monotonic() + STOPPING
@@ -302,9 +305,9 @@ def launch(
 
     The SuperLink's machine must share the folder with this one. On ctrl-C the run is stopped.
     """
-    way = Way.to(config.engine.connection)
+    connection = Connection.find(config.engine.connection)
     folder = folder.absolute()
-    config = _absolute(config, max(config.engine.min_clients, way.clients))
+    config = _absolute(config, max(config.engine.min_clients, connection.clients))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         app = Path(temporary) / "app"
@@ -316,11 +319,11 @@ def launch(
         given.write_text(
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()), encoding="utf-8"
         )
-        number = _begin(way, app, given)
+        number = _begin(connection, app, given)
         try:
-            _follow(way, number, folder, result, observer)
+            _follow(connection, number, folder, result, observer)
         except BaseException:
-            _end(way, number)
+            _end(connection, number)
             raise
         ended = read_json(result)
     if ended["state"] != "finished":
@@ -328,20 +331,20 @@ def launch(
     return Run.load(folder)
 
 
-def _begin(way: Way, app: Path, settings: Path) -> str:
-    """Submit a run and return its number; when interrupted, wait for the number still, to stop what may have begun."""
-    with Call(way, ["run", str(app), way.connection, "--run-config", str(settings)]) as call:
+def _begin(connection: Connection, app: Path, settings: Path) -> str:
+    """Start a run and return its number; when interrupted, still wait for the number, to stop what may have begun."""
+    with FlwrCommand(connection, ["run", str(app), connection.name, "--run-config", str(settings)]) as call:
         try:
             return str(call.answer()["run-id"])
         except KeyboardInterrupt:
             with suppress(EngineError):
-                _end(way, str(call.answer()["run-id"]))
+                _end(connection, str(call.answer()["run-id"]))
             raise
 
 
-def _end(way: Way, number: str) -> None:
+def _end(connection: Connection, number: str) -> None:
     with suppress(EngineError):  # it has ended, or the SuperLink has
-        way.ask("stop", number, way.connection, timeout=30.0)
+        connection.ask("stop", number, connection.name, timeout=30.0)
 
 
 def _absolute(config: Config, clients: int) -> Config:
@@ -357,9 +360,9 @@ def _absolute(config: Config, clients: int) -> Config:
     return config.model_copy(update=changed)
 
 
-def _follow(way: Way, number: str, folder: Path, result: Path, observer: Observer | None) -> None:
-    """Tell the observer what the run's log says, until the result is there."""
-    log, unheard, asked = folder / "run.log", 0, time.monotonic()
+def _follow(connection: Connection, number: str, folder: Path, result: Path, observer: Observer | None) -> None:
+    """Report to the observer what the run's log says, until the result is there."""
+    log, unanswered, asked = folder / "run.log", 0, time.monotonic()
     at = log.stat().st_size if log.exists() else 0
     while True:
         ended = result.exists()
@@ -371,26 +374,26 @@ def _follow(way: Way, number: str, folder: Path, result: Path, observer: Observe
                         break
                     at += len(line.encode("utf-8"))
                     if observer is not None:
-                        _tell(observer, line)
+                        _report(observer, line)
         if ended:
             return
-        if time.monotonic() - asked > ASK:
+        if time.monotonic() - asked > POLL_SUPERLINK:
             asked = time.monotonic()
             try:
-                runs = way.ask("ls", way.connection, "--run-id", number)["runs"]
-                unheard = 0
+                runs = connection.ask("ls", connection.name, "--run-id", number)["runs"]
+                unanswered = 0
             except EngineError:
-                unheard += 1
-                if unheard == UNHEARD:
+                unanswered += 1
+                if unanswered == MAX_UNANSWERED:
                     raise
                 continue
             status = str(runs[0]["status"]) if runs else "unknown"
             if status.startswith("finished") and not result.exists():
                 raise EngineError(f"Flower ended run {number} ({status}) before it began: see the SuperLink's log")
-        time.sleep(LOOK)
+        time.sleep(POLL_FOLDER)
 
 
-def _tell(observer: Observer, line: str) -> None:
+def _report(observer: Observer, line: str) -> None:
     """Make an event of a line of the log."""
     _, kind, text = line.rstrip("\n").split(" ", 2)
     facts = json.loads(text)

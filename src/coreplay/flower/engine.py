@@ -4,7 +4,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -28,7 +28,6 @@ from coreplay.runtime.requests import (
     FinishPeriod,
     Join,
     Joined,
-    KeptReply,
     Reply,
     Request,
     SecureStep,
@@ -97,7 +96,7 @@ class GridEngine(Engine):
         """Take in what a client joined with; return what is wrong with it."""
         raise NotImplementedError
 
-    def discover(self, observe: Observe) -> dict[str, str]:  # type: ignore[override]
+    def discover(self, observe: Observe, period: int) -> dict[str, str]:  # type: ignore[override]
         """Get to know clients that have joined or come back; return those that can't take part, and why."""
         failed = {}
         for node, found in self.transport.discover(self.join_timeout):
@@ -127,7 +126,7 @@ class GridEngine(Engine):
     ) -> Iterator[tuple[str, Reply]]:
         """Bring requests to clients over the grid."""
         first = requests[0][1] if requests else None
-        if isinstance(first, Contribute) and first.session != self._session:
+        if isinstance(first, Contribute | Settle) and first.session != self._session:
             self._session, self._informed = first.session, set()
         sent = [
             (client, self._lightened(client, request), self._expected(request, len(requests)))
@@ -222,6 +221,11 @@ class FlowerEngine(GridEngine):
         self.registry = self.known
         self._said = {c: (self.known.train[c], self.known.test[c]) for c in self.known.clients}
 
+    def discover(self, observe: Observe, period: int) -> dict[str, str]:  # type: ignore[override]
+        """Get to know clients; those that join go back to the buffers of the end of the period before this one."""
+        self._rewind_to = period - 1
+        return super().discover(observe, period)
+
     def _join(self) -> Join:
         given = self.config.model_dump(mode="json")
         about: dict[str, Any] = {"run": self.run_id, "period": max(self._rewind_to, 0), "rewind_to": self._rewind_to}
@@ -234,7 +238,7 @@ class FlowerEngine(GridEngine):
         timeout = max(self.config.engine.timeout, START_TIMEOUT)
         until = time.monotonic() + timeout
         while True:
-            self.discover(observe)
+            self.discover(observe, self._rewind_to + 1)
             if len(self.transport.nodes) >= wanted and (self._begun or self._agreed(observe)):
                 break
             if time.monotonic() > until:
@@ -297,21 +301,13 @@ class FlowerEngine(GridEngine):
         self.sizes[client] = reply.kept
         return ""
 
-    def ask(
-        self, requests: Sequence[tuple[str, Request]], observe: Observe, missing: dict[str, str]
-    ) -> Iterator[tuple[str, Reply]]:
-        """Bring requests to clients, and remember who has chosen after which period."""
-        if requests and isinstance(requests[0][1], Train):
-            self._rewind_to = requests[0][1].period - 1
-        kept = False
-        for client, reply in super().ask(requests, observe, missing):
-            if isinstance(reply, KeptReply):
-                kept = True
-                before = [earlier for earlier in self._chosen.get(client, []) if earlier < reply.period]
-                self._chosen[client] = [*before, reply.period]
-            yield client, reply
-        if kept:
-            self._remember()
+    def note_kept(self, period: int, kept: Mapping[str, int]) -> None:
+        """Record how many samples clients keep, and on the disk who has chosen after which period."""
+        super().note_kept(period, kept)
+        for client in kept:
+            before = [earlier for earlier in self._chosen.get(client, []) if earlier < period]
+            self._chosen[client] = [*before, period]
+        self._remember()
 
     def _expected(self, request: Request, clients: int) -> int:
         if isinstance(request, Train | FinishPeriod):

@@ -1,12 +1,14 @@
-"""Requests and replies as Flower's records, and as bytes for another process on this machine."""
+"""Requests and replies as bytes, and as the Flower records that carry them.
 
-import json
-import math
+The bytes are the same on the network and on the socket to a resident worker, so a node passes them on unread. Flower
+carries them as one array, which it sends in chunks. In a simulation arrays travel beside them in shared memory.
+"""
+
 from functools import cache
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from coreplay.codec import decode, encode
@@ -14,9 +16,33 @@ from coreplay.errors import InputError
 from coreplay.flower.shared_array import SharedArray
 from coreplay.runtime.requests import Message, Reply, kinds
 
-_HEAD, ARRAYS = "coreplay", "arrays"
-_FIELDS: dict[str, type] = {"kind": str, "fields": str, "data": bytes}
+_HEAD, _ARRAYS, _PREFIX = "coreplay", "arrays", "array:"
 _kinds = cache(kinds)
+
+
+def to_bytes(message: Message, *, arrays: bool = True) -> bytes:
+    """Return a message as bytes, with or without its arrays."""
+    fields = {name: list(v) if isinstance(v, tuple) else v for name, v in message.small_fields().items()}
+    data = np.frombuffer(message.data, dtype=np.uint8)
+    found = {_PREFIX + name: array for name, array in message.arrays.items()} if arrays else {}
+    return encode({"kind": message.kind, "fields": fields, "data": data, **found})
+
+
+def from_bytes(data: bytes | bytearray, shared: dict[str, NDArray[Any]] | None = None) -> Message:
+    """Read a message; its arrays are read-only views of the bytes. Anything but a message is an `InputError`."""
+    found = decode(data)
+    kind, fields, inner = (found.pop(name, None) for name in ("kind", "fields", "data"))
+    if not isinstance(kind, str) or not isinstance(fields, dict) or not isinstance(inner, np.ndarray):
+        raise InputError("its fields are not those of a coreplay message")
+    if kind not in _kinds():
+        raise InputError(f"unsupported message {kind[:40]!r}: server and client versions may differ")
+    for name in ("keep_from", "rows"):
+        if isinstance(fields.get(name), list):
+            fields[name] = tuple(fields[name])  # JSON has no tuples
+    arrays = {name.removeprefix(_PREFIX): array for name, array in found.items() if isinstance(array, np.ndarray)}
+    if len(arrays) < len(found):
+        raise InputError("its fields are not those of a coreplay message")
+    return _kinds()[kind].read(fields, arrays | (shared or {}), inner.tobytes())
 
 
 def to_record(message: Message, *, shared: bool = False) -> RecordDict:
@@ -27,96 +53,51 @@ def to_record(message: Message, *, shared: bool = False) -> RecordDict:
     >>> found.samples, found.arrays["change"].tolist()
     (7, [1.0, 2.0])
     """
-    small = json.dumps(message.small_fields())
-    record = RecordDict({_HEAD: ConfigRecord({"kind": message.kind, "fields": small, "data": message.data})})
-    if message.arrays:
-        record[ARRAYS] = _array_record(message, shared)
-    return record
-
-
-def _array_record(message: Message, shared: bool) -> ArrayRecord:
-    """Return the arrays as Flower carries them, made once for all clients that the message goes to."""
-    known: dict[bool, ArrayRecord] = message.__dict__.setdefault("_records", {})
+    known: dict[bool, RecordDict] = message.__dict__.setdefault("_records", {})  # made once for all clients
     if shared not in known:
-        found = ArrayRecord()
-        for name, array in message.arrays.items():
-            vector = np.ascontiguousarray(array)
-            if shared:  # what a server sends goes to many, so it is put there once; a client's goes as it is
-                found[name] = SharedArray(vector) if isinstance(message, Reply) else SharedArray.post(vector)
-            else:
-                found[name] = Array(vector)
-        known[shared] = found
-    return known[shared]
+        known[shared] = wrap(to_bytes(message, arrays=not shared))
+        if shared and message.arrays:  # what a server sends goes to many, so it is put there once
+            put = SharedArray if isinstance(message, Reply) else SharedArray.post
+            known[shared][_ARRAYS] = vectors = ArrayRecord()
+            for name, array in message.arrays.items():
+                vectors[name] = put(np.ascontiguousarray(array))
+    return RecordDict(dict(known[shared].items()))
 
 
 def from_record(record: RecordDict) -> Message:
     """Read a message; anything else is an `InputError`."""
-    head = record.get(_HEAD)  # not its views by kind: they make a cycle, and arrays would wait for the collector
-    if not isinstance(head, ConfigRecord):
+    shared = {}
+    for name, array in (_arrays(record, _ARRAYS) or {}).items():
+        if not isinstance(array, SharedArray):
+            raise InputError("its arrays are not a coreplay message's")
+        shared[name] = array.vector
+    return from_bytes(payload(record), shared)
+
+
+def wrap(data: bytes) -> RecordDict:
+    """Return the bytes of a message as Flower carries them."""
+    return RecordDict({_HEAD: ArrayRecord({_HEAD: Array("uint8", (len(data),), "coreplay", data)})})
+
+
+def payload(record: RecordDict) -> bytes:
+    """Return the bytes of a message that Flower has carried."""
+    head = _arrays(record, _HEAD)
+    if head is None or _HEAD not in head:
         raise InputError("not a coreplay message")
-    if set(head) != set(_FIELDS) or any(type(head[name]) is not kind for name, kind in _FIELDS.items()):
-        raise InputError("its fields are not those of a coreplay message")
-    try:
-        fields: Any = json.loads(str(head["fields"]))
-    except (ValueError, RecursionError):
-        raise InputError("its fields are not JSON") from None
-    arrays = {name: _read(array) for name, array in (_arrays(record) or {}).items()}
-    return _made(str(head["kind"]), fields, arrays, bytes(head["data"]))  # type: ignore[arg-type]
-
-
-def _made(kind: str, fields: Any, arrays: dict[str, NDArray[Any]], data: bytes) -> Message:
-    if kind not in _kinds():
-        raise InputError(f"unsupported message {kind[:40]!r}: server and client versions may differ")
-    if not isinstance(fields, dict):
-        raise InputError("its fields are not a table")
-    if isinstance(fields.get("keep_from"), list):
-        fields["keep_from"] = tuple(fields["keep_from"])  # JSON has no tuples
-    return _kinds()[kind].read(fields, arrays, data)
-
-
-def to_bytes(message: Message) -> bytes:
-    """Return a message as bytes, for another process on this machine."""
-    arrays = {f"array:{name}": array for name, array in message.arrays.items()}
-    data = np.frombuffer(message.data, dtype=np.uint8)
-    small = json.loads(json.dumps(message.small_fields(), allow_nan=False))
-    return encode({"kind": message.kind, "fields": small, "data": data, **arrays})
-
-
-def from_bytes(data: bytes | bytearray) -> Message:
-    """Read a message from another process on this machine; its arrays are read-only views of the bytes."""
-    found = decode(data)
-    kind, fields, inner = (found.pop(name, None) for name in ("kind", "fields", "data"))
-    if not isinstance(kind, str) or not isinstance(inner, np.ndarray):
-        raise InputError("not a coreplay message")
-    arrays = {name.removeprefix("array:"): array for name, array in found.items()}
-    return _made(kind, fields, arrays, inner.tobytes())
+    return head[_HEAD].data
 
 
 def size_of(record: RecordDict) -> int:
     """Return how many bytes a message has, without reading any of them."""
-    head = record.get(_HEAD)
-    values = head.values() if isinstance(head, ConfigRecord) else ()
-    size = sum(len(value) for value in values if isinstance(value, str | bytes | list))
-    arrays = (_arrays(record) or ArrayRecord()).values()
-    return size + sum(a.vector.nbytes if isinstance(a, SharedArray) else len(a.data) for a in arrays)
+    found = [array for name in (_HEAD, _ARRAYS) for array in (_arrays(record, name) or {}).values()]
+    return sum(a.vector.nbytes if isinstance(a, SharedArray) else len(a.data) for a in found)
 
 
 def is_shared(record: RecordDict) -> bool:
     """Return whether a message's arrays came through shared memory: then those of the reply may go there too."""
-    return any(isinstance(array, SharedArray) for array in (_arrays(record) or {}).values())
+    return any(isinstance(array, SharedArray) for array in (_arrays(record, _ARRAYS) or {}).values())
 
 
-def _arrays(record: RecordDict) -> ArrayRecord | None:
-    found = record.get(ARRAYS)
+def _arrays(record: RecordDict, name: str) -> ArrayRecord | None:
+    found = record.get(name)  # not its views by kind: they make a cycle, and arrays would wait for the collector
     return found if isinstance(found, ArrayRecord) else None
-
-
-def _read(array: Array) -> NDArray[Any]:
-    if isinstance(array, SharedArray):
-        return array.vector
-    try:
-        if math.prod(array.shape) * np.dtype(array.dtype).itemsize > len(array.data):
-            raise ValueError("it is shorter than it says")
-        return array.numpy()  # reads numpy's own format, with pickle refused
-    except (ValueError, EOFError, TypeError, MemoryError, OverflowError) as error:
-        raise InputError(f"its array can't be read: {error}") from None

@@ -7,7 +7,7 @@ from typing import Any
 
 from coreplay.errors import RefusedError
 
-STATE = "COREPLAY_STATE"
+STATE, PLUGINS = "COREPLAY_STATE", "COREPLAY_PLUGINS"
 
 
 class BusyError(RefusedError):
@@ -24,9 +24,10 @@ class BusyError(RefusedError):
 class Node:
     """What a node was started with: where it keeps its state, whose data it has, and how many threads it may use.
 
-    In Flower's words, the node config: `state`, `client-id`, `data`, `threads`, `resident`; instead of `client-id`
-    `partition-id`, the number of the client in the stream of the run's configuration. A resident node keeps a process
-    between messages (see `resident`): by default where the node config names the state, as in a deployment.
+    In Flower's words, the node config: `state`, `client-id`, `data`, `threads`, `resident`, `plugins`; instead of
+    `client-id` `partition-id`, the number of the client in the stream of the run's configuration. A resident node keeps
+    a process between messages (see `resident`): by default where the node config names the state, as in a deployment.
+    `plugins` allows the server to send code that this node runs.
     """
 
     state: Path
@@ -35,6 +36,7 @@ class Node:
     data: str | None = None
     threads: int = 1
     resident: bool = False
+    plugins: bool = False
 
     @property
     def owner(self) -> str:
@@ -61,5 +63,13 @@ class Node:
             None if partition is None else int(partition),
             None if data is None else str(data),
             int(config.get("threads", 1)),
-            bool(config.get("resident", "state" in config)),
+            _switch(config, "resident", "state" in config),
+            _switch(config, "plugins", os.environ.get(PLUGINS) == "true"),
         )
+
+
+def _switch(config: dict[str, Any], name: str, default: bool) -> bool:
+    value = config.get(name, default)
+    if not isinstance(value, bool):
+        raise RefusedError(f"node config {name}={str(value)[:40]!r}: must be true or false")
+    return value

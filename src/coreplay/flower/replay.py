@@ -94,7 +94,7 @@ class ReplayBuffer:
             kept = store.load(self.client, at=period - 1)
         rows = [decode(item.payload) for item in kept.items]
         return {
-            name: torch.cat([values, *(torch.from_numpy(row[name]).to(values.dtype).unsqueeze(0) for row in rows)])
+            name: torch.cat([values, *(torch.tensor(row[name], dtype=values.dtype).unsqueeze(0) for row in rows)])
             for name, values in data.items()
         }
 
@@ -222,7 +222,7 @@ def period_of(message: Message) -> int:
 
 
 def _item(period: int, payload: bytes, taken: set[str]) -> Item:
-    """Return a new item under a key that no other sample has; equal samples are told apart by a number."""
+    """Return a new item under a key that no other sample has; equal samples get different numbers."""
     digest = hashlib.sha256(payload).hexdigest()[:32]
     key, repeat = digest, 0
     while key in taken:

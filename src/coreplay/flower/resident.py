@@ -1,7 +1,7 @@
-"""The resident process: it stays beside a deployed node and answers its requests.
+"""The resident worker: a process that stays beside a deployed node and answers its requests.
 
 Flower starts a new process for every message, which would load torch, the data and the model each time: many seconds.
-So the first message starts a resident process, and the others only hand their request over, through a socket that
+So the first message starts a resident worker, and the others only hand their request over, through a socket that
 belongs to this user alone. It exits when its node exits, or after ten idle minutes; while it lives, no other process
 works on the client's files. It keeps nothing that is not on the disk: without it everything works the same, only slower
 (node config `resident=false`).
@@ -10,6 +10,7 @@ works on the client's files. It keeps nothing that is not on the disk: without i
 import hashlib
 import json
 import logging
+import math
 import os
 import socket
 import struct
@@ -25,19 +26,19 @@ from pathlib import Path
 from coreplay.errors import InputError, RefusedError
 from coreplay.flower.messages import from_bytes, to_bytes
 from coreplay.flower.node import BusyError, Node
-from coreplay.runtime.requests import Failed, Message, Reply, Request
+from coreplay.runtime.requests import Failed, Reply, Request
 
 IDLE = 600.0  # seconds without a request after which it exits
 STARTING = 120.0  # seconds that it gets to start
-LOOK = 0.5  # seconds between looks whether the node is still there
+CHECK_EVERY = 0.5  # seconds between two checks whether the node is still there
 BUSY = 3  # exit code: another process has the client's files
 LENGTH = struct.Struct("<Q")
 LONGEST = 2**34
 LOG = "resident.log"
 
 
-def ask(node: Node, request: Request) -> Reply:
-    """Let the resident process of this node answer; start one if there is none."""
+def ask(node: Node, request: bytes) -> bytes:
+    """Let the resident worker of this node answer a request, as bytes; start one if there is none."""
     owner = os.getppid()  # lives as long as the node
     place = _place(node, owner)
     link = _connect(place)
@@ -56,15 +57,12 @@ def ask(node: Node, request: Request) -> Reply:
             if process.poll() == BUSY:
                 raise BusyError(node)
             if process.poll() is not None or time.monotonic() > until:
-                raise RefusedError(f"its resident process did not start: {LOG} in the node's state folder says more")
+                raise RefusedError(f"its resident worker did not start: {LOG} in the node's state folder says more")
             time.sleep(0.05)
             link = _connect(place)
     with link:
-        _send(link, to_bytes(request))
-        reply = from_bytes(_receive(link))
-    if not isinstance(reply, Reply):
-        raise InputError(f"its resident process sent a {reply.kind} request")
-    return reply
+        _send(link, request)
+        return bytes(_receive(link))
 
 
 def respond(node: Node, request: Request) -> Reply:
@@ -78,10 +76,19 @@ def respond(node: Node, request: Request) -> Reply:
     try:
         torch.set_num_threads(node.threads)
         with threadpool_limits(node.threads):
-            return NodeClient(node, request.run).answer(request)
+            reply = NodeClient(node, request.run).answer(request)
+        if not _is_finite(list(reply.small_fields().values())):
+            raise RefusedError("its metrics are NaN or infinite")
+        return reply
     except Exception as error:
         logging.getLogger(__name__).exception("request %r failed", request.kind)
         return Failed(error=reason(error)).answering(request, "")
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def reason(error: BaseException) -> str:
@@ -103,7 +110,7 @@ def serve(place: Path, node: Node) -> None:
         place.unlink(missing_ok=True)
         listener.bind(str(place))
         listener.listen()
-        listener.settimeout(LOOK)
+        listener.settimeout(CHECK_EVERY)
         latest = time.monotonic()
         try:
             while time.monotonic() - latest < IDLE:
@@ -111,9 +118,11 @@ def serve(place: Path, node: Node) -> None:
                     link, _ = listener.accept()
                 except TimeoutError:
                     continue
-                with link, suppress(OSError, EOFError, InputError):  # whoever asked may be gone, or no node
+                with link, suppress(OSError, EOFError, InputError):  # the other process may have ended, or be no node
                     link.settimeout(None)
-                    _send(link, _packed(node, from_bytes(_receive(link))))
+                    request = from_bytes(_receive(link))
+                    if isinstance(request, Request):
+                        _send(link, to_bytes(respond(node, request)))
                 latest = time.monotonic()
         finally:
             place.unlink(missing_ok=True)
@@ -122,19 +131,9 @@ def serve(place: Path, node: Node) -> None:
 def _end_with(owner: int, place: Path) -> None:
     """End this process when its owner is gone: nobody waits for its answer, and what is on the disk is always whole."""
     while _alive(owner):
-        time.sleep(LOOK)
+        time.sleep(CHECK_EVERY)
     place.unlink(missing_ok=True)
     os._exit(0)
-
-
-def _packed(node: Node, request: Message) -> bytes:
-    if not isinstance(request, Request):
-        raise InputError(f"a {request.kind} is not a request")
-    reply = respond(node, request)
-    try:
-        return to_bytes(reply)
-    except ValueError:  # JSON has no NaN
-        return to_bytes(Failed(error="its metrics are NaN or infinite").answering(request, ""))
 
 
 def _place(node: Node, owner: int) -> Path:
@@ -194,7 +193,7 @@ def _alive(process: int) -> bool:
 
 
 def main(place: Path, owner: int, node: Node) -> None:
-    """Be the resident process of a node, when no other process works on its client's files any more."""
+    """Be the resident worker of a node, when no other process works on its client's files any more."""
     from coreplay.flower.state_lock import lock_state
 
     os.umask(0o077)  # buffers and secrets are this user's alone

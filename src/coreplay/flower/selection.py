@@ -72,7 +72,7 @@ def next_period(
     failed: dict[str, str] = {}
     until = time.monotonic() + timeout
     while True:
-        failed |= engine.discover(_log)
+        failed |= engine.discover(_log, 0)
         if len(engine.held.keys() | failed.keys()) >= clients:
             break
         if time.monotonic() > until:
@@ -148,7 +148,7 @@ def choose_jointly(
         if isinstance(report, Problem):
             result.problems.append(report.text)
 
-    failed = engine.discover(observe)
+    failed = engine.discover(observe, period)
     due = _due(engine.held)
     if not fresh and engine.held and period not in (due, due - 1):
         raise InputError(

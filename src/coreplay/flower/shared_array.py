@@ -2,7 +2,7 @@
 
 Flower packs an array into bytes, and Ray packs these once more; at both ends that makes several copies of a model. A
 `SharedArray` keeps its vector as it is: pickle hands it over as a buffer of its own, Ray copies that into shared memory
-once, and whoever gets it reads it there. What many are sent is laid there once for all of them (`post`). Only for
+once, and whoever gets it reads it there. What goes to many clients is put there once for all of them (`post`). Only for
 Flower's simulation: in a deployment Flower knows its own `Array` alone.
 """
 
@@ -26,7 +26,7 @@ class SharedArray(Array):
 
     @classmethod
     def post(cls, vector: NDArray[Any]) -> "SharedArray":
-        """Lay a vector into shared memory, for as long as any process has this array."""
+        """Put a vector into shared memory, for as long as any process has this array."""
         import ray
 
         return cls(None, ray.put(vector))

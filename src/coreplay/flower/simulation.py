@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coreplay.flower.environment import quiet
-from coreplay.flower.node import STATE
+from coreplay.flower.node import PLUGINS, STATE
 from coreplay.runtime.api import Prepared, prepare
 from coreplay.runtime.config import Config
 from coreplay.runtime.events import Observer
@@ -23,7 +23,7 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
     """Carry out a run on Ray, and stop everything that was started for it.
 
     Flower runs the server's part in a thread and clients in others, and hangs at times when it is interrupted between
-    them. So ctrl-C only tells the server's part to end, and Flower ends after it in its own order. Clients that are
+    them. So ctrl-C only makes the server's part end, and Flower ends after it in its own order. Clients that are
     still at work then are not waited for.
     """
     quiet()
@@ -55,9 +55,10 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
             over.set()
 
     resources: Any = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": workers, "log_to_driver": False}}
-    before = os.environ.get(STATE)
-    os.environ[STATE] = str(folder.absolute() / "clients")  # the actors inherit it
-    threading.Thread(target=_let_go, args=(over, gone), daemon=True).start()
+    inherited = {STATE: str(folder.absolute() / "clients"), PLUGINS: "true"}  # by the actors, which are our own
+    before = {name: os.environ.get(name) for name in inherited}
+    os.environ |= inherited
+    threading.Thread(target=_end_actors, args=(over, gone), daemon=True).start()
     try:
         with _forwarded(stop) as interrupted:
             run_simulation(server, client_app, clients, backend_config=resources)
@@ -70,10 +71,10 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
     finally:
         for event in (stop, gone, over):
             event.set()
-        if before is None:
-            del os.environ[STATE]
-        else:
-            os.environ[STATE] = before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
     return found[0]
 
 
@@ -86,13 +87,13 @@ def _forwarded(stop: threading.Event) -> Iterator[threading.Event]:
         return
     before = signal.getsignal(signal.SIGINT)
 
-    def tell(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         signal.signal(signal.SIGINT, before)
         interrupted.set()
         stop.set()
 
     if callable(before):
-        signal.signal(signal.SIGINT, tell)
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield interrupted
     finally:
@@ -100,17 +101,17 @@ def _forwarded(stop: threading.Event) -> Iterator[threading.Event]:
             signal.signal(signal.SIGINT, before)
 
 
-def _let_go(over: threading.Event, gone: threading.Event) -> None:
+def _end_actors(over: threading.Event, gone: threading.Event) -> None:
     """When the server's part is over, end the actors that go on working: Flower would wait for them for ever."""
     over.wait()
     while not gone.wait(GRACE):
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it reports each with a traceback
-        for process in _at_work():
+        for process in _busy_actors():
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
 
-def _at_work() -> list[int]:
+def _busy_actors() -> list[int]:
     """Return the processes under this one that answer a request: Ray calls them by what they do."""
     parents: dict[int, int] = {}
     found = []

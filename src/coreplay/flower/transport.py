@@ -110,7 +110,7 @@ class GridTransport:
         fresh = sorted(node for node in unknown if self._failed.get(node, 0) < TRIES)
         asked = [name for name in map("node {}".format, fresh) if not self._unreachable(name, names)]
         join = self._join()
-        for found in self._carry([(name, join, 0) for name in asked], names, timeout, strict=False):
+        for found in self.carry([(name, join, 0) for name in asked], names, timeout):
             node = names[found.client]
             if not found.late:
                 self._failed[node] = self._failed.get(node, 0) + 1
@@ -143,20 +143,22 @@ class GridTransport:
         self._overdue.pop(client, None)
         return before != node
 
-    def carry(self, requests: Sequence[tuple[str, Request, int]]) -> Iterator[Outcome]:
-        """Bring requests to clients; return one outcome each, in the order of the requests.
-
-        With each request goes how many bytes the reply may bring; a reply that is much longer is refused unread.
-        """
-        yield from self._carry(requests, self.nodes, self.timeout, strict=True)
-
     def stopped(self, seconds: float) -> bool:
         """Wait, and say whether another thread has ended the run meanwhile."""
         return self._stop.wait(seconds)
 
-    def _carry(
-        self, requests: Sequence[tuple[str, Request, int]], nodes: Mapping[str, int], timeout: float, strict: bool
+    def carry(
+        self,
+        requests: Sequence[tuple[str, Request, int]],
+        joining: Mapping[str, int] | None = None,
+        timeout: float | None = None,
     ) -> Iterator[Outcome]:
+        """Bring requests to clients; return one outcome per request, in the order of the requests.
+
+        With each request goes how many bytes the reply may bring; a reply that is much longer is refused unread.
+        `joining` are nodes whose clients are not known yet, by the names under which they are asked.
+        """
+        nodes, timeout, strict = joining or self.nodes, timeout or self.timeout, joining is None
         waiting = deque(requests)
         order = deque(client for client, *_ in requests)
         sent: dict[str, _Sent] = {}

@@ -6,7 +6,7 @@ number of processes.
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coreplay.errors import InputError
 from coreplay.runtime.engine import Check, Engine, refuse
 from coreplay.runtime.events import Observe, Problem
 from coreplay.runtime.requests import Evaluate, EvaluateReply, Reply, Request, TrainReply
@@ -93,14 +94,15 @@ class Evaluation:
 def sum_over_clients(
     engine: Engine,
     request: Request,
-    counts: Mapping[str, int],
+    clients: Sequence[str],
+    samples: Callable[[str], int],
     names: Mapping[str, int],
     groups: int,
     weights: Weights,
     observe: Observe,
     what: str,
 ) -> Update:
-    """Send a request to clients and add up their vectors.
+    """Send a request to clients and add up their vectors; `InputError` if none answered.
 
     Parameters
     ----------
@@ -108,8 +110,10 @@ def sum_over_clients(
         Carries the request.
     request : Request
         A `Train` or `FinishPeriod` request.
-    counts : mapping
-        The clients, and how many samples each has.
+    clients : sequence of str
+        The clients.
+    samples : function
+        Returns how many samples a client has; it is called when the engine has looked for clients that came back.
     names : mapping
         The vectors that each must send, and their lengths.
     groups : int
@@ -121,6 +125,8 @@ def sum_over_clients(
     what : str
         Names the request in errors.
     """
+    engine.discover(observe, request.period)
+    counts = {client: samples(client) for client in clients}
     largest = weights.largest(counts)
     if not engine.trusted:
         for text in weights.warnings(counts):
@@ -136,6 +142,8 @@ def sum_over_clients(
         weight += group.weight
         loss += group.loss
     engine.check_quorum(len(counts), missing, what)
+    if not weight:
+        raise InputError(f"no client answered: {what}: {missing}")
     return Update(sums, weight, loss, missing)
 
 

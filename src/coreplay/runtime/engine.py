@@ -133,8 +133,12 @@ class Engine(ABC):
         if current >= 0:
             yield found
 
-    def discover(self, observe: Observe) -> None:  # noqa: B027  there may be nothing to do
-        """Get to know clients that have joined or come back, where that can happen."""
+    def discover(self, observe: Observe, period: int) -> None:  # noqa: B027  there may be nothing to do
+        """Get to know clients that have joined or come back during this period, where that can happen."""
+
+    def note_kept(self, period: int, kept: Mapping[str, int]) -> None:
+        """Record how many samples clients keep after a period."""
+        self.sizes.update(kept)
 
     def evaluation_requests(self, request: Evaluate) -> list[tuple[str, Evaluate]]:
         """Return whom to ask to evaluate a model: every client that has test samples."""

@@ -33,7 +33,7 @@ class EngineTransport:
         self, clients: Sequence[str], broadcast: bytes | None, *, secure: bool, attempt: int
     ) -> Iterator[tuple[str, Answer]]:
         """Let clients answer a broadcast."""
-        self._engine.discover(self._observe)
+        self._engine.discover(self._observe, self._period)
         round = 0 if broadcast is None else Broadcast.from_bytes(broadcast).round + 1
         request = Contribute(
             run=self._engine.run_id,
@@ -130,13 +130,14 @@ def _kept(
     most_kept: Callable[[str], int],
     observe: Observe,
 ) -> set[str]:
-    missing: dict[str, str] = {}
-    engine.discover(observe)
+    missing, kept = dict[str, str](), dict[str, int]()
+    engine.discover(observe, period)
     for client, reply in engine.ask(requests, observe, missing):
         most = most_kept(client)
         if not isinstance(reply, KeptReply) or not 0 <= reply.kept <= most:
             refuse(client, f"must say how many samples it keeps, from 0 to {most}", observe, missing)
             continue
-        engine.sizes[client] = reply.kept
+        kept[client] = reply.kept
+    engine.note_kept(period, kept)
     engine.check_quorum(len(requests), missing, f"selection, period {period}")
-    return {client for client, _ in requests} - missing.keys()
+    return set(kept)

@@ -26,9 +26,9 @@ class Message:
     run : str
         The run that the message belongs to.
     period : int
-        The period.
+        The period that it belongs to.
     round : int
-        The round of the period.
+        The round that it belongs to.
     arrays : mapping
         Vectors by name: `model`, `period_start`, `change`, or what hooks send, under `NAME.key`.
     data : bytes

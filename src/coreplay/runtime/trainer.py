@@ -94,7 +94,7 @@ class Trainer:
         self.registry = engine.registry
         self._observer, self._metric = observer, task.metric
         self._methods = config.methods()
-        self._weights = Weights(config.federated.max_weight_ratio)
+        self._weights, self._groups = Weights(config.federated.max_weight_ratio), config.engine.aggregation_groups
         self._periods = config.periods or self.registry.periods
         self._counts, self._test_counts = self.registry.counts("train"), self.registry.counts("test")
         self._numbers = {client: number for number, client in enumerate(self.registry.clients)}
@@ -164,7 +164,10 @@ class Trainer:
         request = Train(**self._stamp(), arrays=arrays, keep_from=self._saved_at)
         names = {CHANGE: self._now.values.size} | dict.fromkeys(self._methods.round_sums, self._trainable)
         with self._timed("training"):
-            update = self._sum(request, clients, names, f"training, period {progress.period}, round {progress.round}")
+            what, observe = f"training, period {progress.period}, round {progress.round}", self._observe(len(clients))
+            update = sum_over_clients(
+                self.engine, request, clients, self._samples, names, self._groups, self._weights, observe, what
+            )
             mean = update.sums[CHANGE] / update.sums[CHANGE].dtype.type(update.weight)
             with np.errstate(over="ignore", invalid="ignore"):
                 length = np.dot(mean, mean)
@@ -195,15 +198,6 @@ class Trainer:
 
     def _stamp(self) -> dict[str, Any]:
         return {"run": self.engine.run_id, "period": self.progress.period, "round": self.progress.round}
-
-    def _sum(self, request: Any, clients: Sequence[str], names: dict[str, int], what: str) -> Update:
-        self.engine.discover(observe := self._observe(len(clients)))
-        counts = {client: self._samples(client) for client in clients}
-        groups = self.config.engine.aggregation_groups
-        found = sum_over_clients(self.engine, request, counts, names, groups, self._weights, observe, what)
-        if not found.weight:
-            raise InputError(f"no client answered: {what}: {dict(found.missing)}")
-        return found
 
     def _samples(self, client: str) -> int:
         """Return how many samples a client trains on in this period."""
@@ -237,7 +231,7 @@ class Trainer:
         progress = self.progress
         request = Evaluate(**self._stamp(), arrays={MODEL: self._now.values})
         with self._timed("evaluation"):
-            self.engine.discover(observe := self._observe(0))
+            self.engine.discover(observe := self._observe(0), progress.period)
             found = evaluate(self.engine, request, self._periods, self.task.largest_weight(), observe)
         missing = [self._numbers[client] for client in sorted(found.missing)]
         for test_period, summed in enumerate(found.sums):
@@ -266,7 +260,10 @@ class Trainer:
         request = FinishPeriod(**self._stamp(), arrays=arrays, keep_from=self._saved_at)
         names = dict.fromkeys(self._methods.period_sums, self._trainable)
         with self._timed("training"):
-            update = self._sum(request, clients, names, f"end of period {self.progress.period}")
+            what, observe = f"end of period {self.progress.period}", self._observe(len(clients))
+            update = sum_over_clients(
+                self.engine, request, clients, self._samples, names, self._groups, self._weights, observe, what
+            )
             self._now.state = self._methods.end_period(update.sums, self._now.state, self._info(update))
         self._count_bytes(arrays, names, len(clients), len(clients) - len(update.missing))
 
