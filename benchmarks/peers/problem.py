@@ -17,8 +17,7 @@ from torch.nn import functional
 from coreplay.data import FederatedStream, load
 from coreplay.seeding import generator
 from coreplay.tasks import Batch, Task, batches, metric_sum
-from coreplay.tasks.masked_lm import MaskedLM
-from coreplay.tasks.masking import IGNORED
+from coreplay.tasks.masked_lm import IGNORED, MaskedLM
 from coreplay.tasks.tokenization import Vocabulary, tokenizer, train
 
 CLIENTS, BATCH, RATE, SEED = 50, 16, 0.1, 0

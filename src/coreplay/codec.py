@@ -1,10 +1,7 @@
 """Samples and messages as bytes, in one format and without pickle: small fields as JSON, arrays as they lie in memory.
 
-The bytes are a safetensors file (8 bytes with the length of the header, a JSON header with dtype, shape and place of
-every array, the arrays), in which the array "json" holds the small fields. Any safetensors reader can read it.
-
-The bytes may come from anyone, so every length and place is checked against the bytes that are there before anything is
-made of them. Arrays are read-only views of the bytes: nothing is copied.
+The bytes are a safetensors file in which the array "json" holds the small fields. They may come from anyone, so every
+length and place is checked before anything is made of them. Arrays are read-only views: nothing is copied.
 """
 
 import json
@@ -79,10 +76,7 @@ def _written(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, *, longest: int | None = None) -> dict[str, Any]:
-    """Return the fields that `encode` wrote, with arrays as read-only views of the bytes; `InputError` for other bytes.
-
-    More than `longest` bytes are refused before they are read.
-    """
+    """Return the fields that `encode` wrote; `InputError` for other bytes, and for more than `longest`."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InputError(f"samples and messages are decoded from bytes: got {type(data).__name__}")
     view = memoryview(data).cast("B").toreadonly()
@@ -151,10 +145,10 @@ def pack(kind: str, fields: Mapping[str, Any]) -> bytes:
 def unpack(
     data: bytes | memoryview, kind: str, fields: Mapping[str, type | UnionType], *, longest: int | None = None
 ) -> dict[str, Any]:
-    """Return the fields of a message, which must be exactly these; `InputError` for any other bytes.
+    """Return the fields of a message, which must be exactly these; `InputError` for other bytes.
 
     The type of a field is str, int, float, bool, list, dict, bytes, np.ndarray for any array, a type of numpy's numbers
-    for a flat array of these, or a union of such types. More than `longest` bytes are refused before they are read.
+    for a flat array of these, or a union of such types.
     """
     found = decode(data, longest=longest)
     if not isinstance(actual := found.pop("kind", None), str) or actual != kind:

@@ -22,19 +22,14 @@ LARGEST = 2**28  # bytes of a text file of ours
 def atomic_write(target: Path | str, *, durable: bool = True, private: bool = False) -> Iterator[Path]:
     """Give a temporary path to write to; it becomes `target` only if the block ends without an error.
 
-    The temporary file keeps the suffix of the target, because writers choose a format by it. What need not survive a
-    power failure may be written faster with `durable=False`. What holds samples, gradients or models is `private`: its
-    user alone may read the file and the folders that are made for it, whatever the umask.
+    What need not survive a power failure may be written faster with `durable=False`. Only the user may read what is
+    `private` (samples, gradients, models), and the folders that are made for it, whatever the umask.
     """
     target = Path(target)
     temporary = target.with_name(f".writing-{secrets.token_hex(8)}{target.suffix}")
-    try:
+    with _usable(f"{str(target)!r} can't be written"):
         make_folder(target.parent, private=private)
         temporary.touch(mode=0o600 if private else 0o666)
-    except OSError as error:
-        if disk_full(error):
-            raise
-        raise InputError(f"{str(target)!r} can't be written: {error.strerror}; choose another place") from None
     try:
         yield temporary
         if durable:
@@ -44,6 +39,17 @@ def atomic_write(target: Path | str, *, durable: bool = True, private: bool = Fa
             _sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _usable(problem: str) -> Iterator[None]:
+    """Turn an error of the operating system, except that the disk is full, into an `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        if disk_full(error):
+            raise
+        raise InputError(f"{problem}: {error.strerror}; choose another place") from None
 
 
 def _sync(path: Path) -> None:
@@ -56,10 +62,7 @@ def _sync(path: Path) -> None:
 
 
 def make_folder(folder: Path, *, private: bool = False) -> None:
-    """Make a folder with its parents; a `private` one, and each parent that is made, is for its user alone.
-
-    A folder that is there already stays as it is.
-    """
+    """Make a folder and its parents, for the user alone if `private`; what exists already stays as it is."""
     for one in (*reversed(folder.parents), folder):
         one.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
 
@@ -82,13 +85,9 @@ def sweep_halves(folder: Path | str) -> None:
 
 @contextmanager
 def exclusive_lock(folder: Path | str) -> Iterator[None]:
-    """Make sure that no other process that asks for it works in this folder at the same time; the folder is made."""
-    try:
+    """Make the folder and lock it against other processes that lock it."""
+    with _usable(f"folder {str(folder)!r} can't be made"):
         make_folder(Path(folder))
-    except OSError as error:
-        if disk_full(error):
-            raise
-        raise InputError(f"folder {str(folder)!r} can't be made: {error.strerror}; choose another place") from None
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,11 +119,7 @@ def disk_full(error: BaseException) -> bool:
 
 
 def check_output_dir(folder: Path | str, names: Iterable[str]) -> bool:
-    """Check before the work that results of these names may go into a folder; return whether earlier ones are there.
-
-    A folder that holds anything else is refused: its content would be mixed up with ours, or lost. What `atomic_write`
-    left when it was killed is removed.
-    """
+    """Refuse a folder that holds anything but results of these names; return whether it holds earlier ones."""
     folder, ours = Path(folder), set(names)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output {str(folder)!r} is a file: choose a folder")
@@ -153,15 +148,9 @@ def write_json(target: Path | str, data: Any) -> None:
 
 @contextmanager
 def reading(path: Path | str, kind: str, what: str = "file") -> Iterator[None]:
-    """Read a file that anybody may have written in this block: whatever goes wrong is one line that names the file.
+    """Read a file in this block; every error in it becomes an `InputError` of one line that names the file.
 
-    Parsers raise many kinds of errors for a hostile file: for bytes that are no text, numbers that are too large,
-    nesting that is too deep. What is no regular file is refused before, because reading a pipe may never end.
-
-    Raises
-    ------
-    InputError
-        For every error in the block; one that names the file already stays as it is.
+    What is no regular file is refused before, because reading a pipe may never end.
     """
     try:
         if not Path(path).is_file():
@@ -221,13 +210,7 @@ def read_toml(path: Path | str, what: str) -> dict[str, Any]:
 
 
 def read_arrays(path: Path | str) -> dict[str, Any]:
-    """Read the arrays of a .npy, .npz or .safetensors file; a .npy file has one, named ''. Never unpickles.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, of another kind, damaged, truncated, or holds Python objects.
-    """
+    """Read the arrays of a .npy, .npz or .safetensors file; a .npy file has one, named ''. Never unpickles."""
     import numpy as np
     from safetensors.numpy import load_file
 

@@ -6,15 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import PurePath
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
 from coreplay.errors import InputError, unknown
 
 T = TypeVar("T")
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+TestFraction = Annotated[float, Field(ge=0, lt=1)]
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -70,14 +74,14 @@ def check_value(value: Any, annotation: Any, what: str) -> Any:
 
 
 def make_table(kind: type[T], given: Any, name: str) -> T:
-    """Make a dataclass of a table of a configuration; None gives its defaults.
+    """Make a dataclass of a table of a configuration, or check one that is made; None gives the defaults.
 
     >>> from coreplay.data import Periods
     >>> make_table(Periods, {"days": 7}, "periods").days
     7.0
     """
     if isinstance(given, kind):
-        return given
+        given = vars(given)
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     if not isinstance(given, Mapping | None):
         raise InputError(f"{name} must be a table of options ({', '.join(known)}): got {given!r}")

@@ -117,8 +117,6 @@ def test_empty_texts_and_duplicates_are_skipped_and_counted(tmp_path):
     assert "in 2 rows, first at" in messages[1]
     assert f"{path}:801" in messages[1]
     assert stream.notes == tuple(messages)
-    with pytest.warns(DataWarning, match="empty"):
-        assert len(load("files", path=path, duplicates="keep")) == 799
 
 
 def test_to_say_a_thing_twice_is_no_mistake_without_times(tmp_path):
@@ -132,8 +130,8 @@ def test_client_ids_like_paths_are_kept_and_touch_no_file(tmp_path):
     home.mkdir(parents=True)
     path = written(home / "p.jsonl", changed(3, client_id="../../x") + changed(4, client_id="/etc/passwd")[:10])
     with pytest.warns(DataWarning) as caught:
-        stream = load("files", path=path, clients={"min_samples": 0}, duplicates="keep")
-    assert "2 client ids look like paths, first '../../x': kept" in str(caught[0].message)
+        stream = load("files", path=path, clients={"min_samples": 0})
+    assert any("2 client ids look like paths, first '../../x': kept" in str(one.message) for one in caught)
     assert len(stream.samples("../../x", 2)) == 1
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["deep", "er", "p.jsonl"]
 
@@ -244,14 +242,17 @@ def test_gzipped_parquet_is_refused_by_name(tmp_path):
         ("files", {"path": [1]}, "'path' .*: must be a string"),
         ("files", {"path": 5}, "'path' .*: got 5: must be a path or"),
         ("synthetic", {"drift": float("inf")}, "'drift' of source 'synthetic': got inf: must be at most 1000"),
-        ("synthetic", {"spread": 1e6}, "'spread' .*: must be at most 1000"),
         ("digits", {"alpha": float("inf")}, "'alpha' .*: got inf: must be a finite number"),
         (
             "files",
             {"path": "x.jsonl", "clients": {"by": "dirichlet", "alpha": float("inf")}},
-            "alpha must be above 0 and",
+            "clients.alpha: got inf: must be a finite number",
         ),
-        ("files", {"path": "x.jsonl", "clients": {"min_samples": -3}}, "min_samples must be at least 0: got -3"),
+        (
+            "files",
+            {"path": "x.jsonl", "clients": {"min_samples": -3}},
+            "clients.min_samples: got -3: must be at least 0",
+        ),
     ],
 )
 def test_wrong_options_are_named(source, options, words):

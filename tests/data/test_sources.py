@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -80,12 +81,12 @@ CHANGES = {
     "habits": {"habits": 0.9},
     "drift": {"drift": 1.0},
     "new": {"new_intents": 0.8},
-    "season": {"seasonality": 1.0, "season": 4.0, "num_clients": 150},
+    "season": {"seasonality": 1.0, "num_clients": 150},
 }
 
 
 def test_new_intents_are_unheard_before():
-    weights = popularity(60, 10, drift=0.0, new_intents=0.5, seasonality=0.0, season=4, seed=2)
+    weights = popularity(60, 10, drift=0.0, new_intents=0.5, seasonality=0.0, seed=2)
     silent = weights < 1e-6
     assert silent[0].sum() == 30
     assert not silent[-1].any()
@@ -100,7 +101,6 @@ def test_wrong_strengths_are_refused():
         ("habits", 2, "at most 1"),
         ("alpha", -1, "above 0"),
         ("test", 1, "below 1"),
-        ("season", 0, "above 0"),
     ):
         with pytest.raises(InputError, match=f"'{name}' of source 'synthetic': got {value}: must be {bound}"):
             load("synthetic", **{name: value})
@@ -153,7 +153,7 @@ def test_a_stream_comes_from_a_configuration(tmp_path):
         source = "files"
         path = "{tmp_path / "s.csv"}"
         columns = {{client = "user", text = "query", label = "kind", period = "day"}}
-        periods = {{test = 0.5, test_by = "text"}}
+        periods = {{test = 0.5}}
         clients = {{by = "dirichlet", number = 3, alpha = 1.0, min_samples = 0}}
         """
     options = tomllib.loads(text)
@@ -188,7 +188,6 @@ def test_column_roles_are_checked():
             {"path": "s.jsonl", "clients": {"min_samples": "x"}},
             "clients.min_samples: got 'x': must be a whole number",
         ),
-        ("files", {"path": "s.jsonl", "longest_line": "x"}, "'longest_line' .*: must be a whole number"),
     ],
 )
 def test_values_of_another_kind_are_refused(tmp_path, monkeypatch, source, options, words):
@@ -239,7 +238,7 @@ def test_digits_are_rotated_or_come_class_by_class():
     step = load("digits", change="class_incremental", num_periods=5)
     for t in range(5):
         assert set(step.of_period(t).label.tolist()) == {2 * t, 2 * t + 1}
-    with pytest.raises(InputError, match="unknown change 'rotate': did you mean 'rotated'"):
+    with pytest.raises(InputError, match=r"'change' .*: got 'rotate': must be 'rotated' or 'class_incremental'"):
         load("digits", change="rotate")
     with pytest.raises(InputError, match="num_periods must be at most 10"):
         load("digits", change="class_incremental", num_periods=11)
@@ -259,18 +258,23 @@ def test_a_source_of_ones_own_is_one_decorator():
 
 
 @needs_shared_data
+@pytest.mark.filterwarnings("ignore::coreplay.data.DataWarning")
 def test_the_real_streams_load_with_the_sizes_that_they_state():
     for name, rows in (("apache_commits", 239_096), ("debian_changelogs", 41_033), ("slurp_speakers", 31_640)):
-        stream = load("files", path=real(name), clients={"min_samples": 0}, duplicates="keep")
+        stream = load("files", path=real(name), clients={"min_samples": 0})
         stats = json.loads(real(name).with_name("stats.json").read_text())
-        assert len(stream) == rows == stats["rows"]
+        skipped = np.array(stats["rows_per_period"]) - stream.counts().sum(axis=0)
+        noted = re.search(r"the same client, time, text and all in (\d+) rows", " ".join(stream.notes))
+        assert skipped.min() >= 0
+        assert skipped.sum() == (int(noted[1]) if noted else 0) < 0.01 * rows
+        assert len(stream) + skipped.sum() == rows == stats["rows"]
         assert len(stream.clients) == stats["clients"]
-        assert stream.counts().sum(axis=0).tolist() == stats["rows_per_period"]
 
 
 @needs_shared_data
+@pytest.mark.filterwarnings("ignore::coreplay.data.DataWarning")
 def test_drift_of_slurp_is_what_its_page_says():
-    text, _ = describe(load("files", path=real("slurp_speakers"), clients={"min_samples": 0}, duplicates="keep"))
+    text, _ = describe(load("files", path=real("slurp_speakers"), clients={"min_samples": 0}))
     assert text.drift_first_last == pytest.approx(0.492, abs=0.005)
     assert text.drift_first_last_random == pytest.approx(0.040, abs=0.005)
     assert text.drift_neighbours[0] == pytest.approx(0.155, abs=0.005)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coreplay.data import FederatedStream, Samples, load, save
-from coreplay.data.store import is_saved, load_saved
+from coreplay.data.sources.files import load_saved, saved_columns
 from coreplay.errors import InputError
 
 ROWS = st.lists(
@@ -67,7 +67,7 @@ def test_a_stream_comes_back_from_its_file(tmp_path_factory, rows):
     stream = stream_of(rows)
     path = tmp_path_factory.mktemp("stream") / "s.parquet"
     save(stream, path)
-    assert is_saved(path)
+    assert saved_columns(path)
     back = load_saved(path)
     assert back.clients == stream.clients
     assert back.label_names == stream.label_names

@@ -16,7 +16,7 @@ from coreplay.errors import InputError
 from coreplay.runtime import Config
 from coreplay.tasks import batches, evaluate, make, metric_sum
 from coreplay.tasks.bert import load_pretrained
-from coreplay.tasks.masking import EVALUATION, mask
+from coreplay.tasks.masked_lm import EVALUATION, mask
 
 SMALL = {"num_layers": 2, "hidden_size": 24, "num_heads": 2, "intermediate_size": 32, "vocabulary_size": 400}
 
@@ -203,10 +203,10 @@ def large(folder, task):
     ("options", "message"),
     [
         ({"hidden_size": 25}, "hidden_size must be a multiple of num_heads"),
-        ({"num_layers": 0}, "num_layers must be at least 1"),
-        ({"mask_probability": 0.0}, "mask_probability must be between"),
-        ({"max_length": 2}, "max_length must leave room"),
-        ({"dropout": 1.0}, "dropout"),
+        ({"num_layers": 0}, "num_layers.*: got 0: must be at least 1"),
+        ({"mask_probability": 0.0}, "mask_probability.*: got 0.0: must be above 0"),
+        ({"max_length": 2}, "max_length.*: got 2: must be at least 3"),
+        ({"dropout": 1.0}, "dropout.*: got 1.0: must be below 1"),
         ({"vocabulary_text": "none.txt"}, "vocabulary_text 'none.txt' does not exist"),
         ({"hiden": 3}, "unknown option 'hiden' of task 'masked_lm'"),
         ({"vocabulary": "../vocab.txt"}, "vocabulary '../vocab.txt': there is no such file or folder"),

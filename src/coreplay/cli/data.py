@@ -42,7 +42,7 @@ def make(
     Example: `coreplay data make huggingface -o out.parquet --option path=folder --option columns.client=user`
     """
     from coreplay.data import load, save
-    from coreplay.data.store import check_output
+    from coreplay.data.sources.files import check_output
 
     check_output(output)
     load_plugins(plugin)

@@ -9,15 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coreplay.data.partition import Clients, limited, partition
-from coreplay.data.periods import Cut, Periods, by_text, cut_by_order, cut_by_time, last_of_each
+from coreplay.data.partition import (
+    Clients,
+    Cut,
+    Periods,
+    by_text,
+    cut_by_order,
+    cut_by_time,
+    last_of_each,
+    limited,
+    partition,
+)
 from coreplay.data.readers import Columns, RawColumns, unix_seconds
 from coreplay.data.samples import Ints
 from coreplay.data.stream import MOST_PERIODS, SPLITS, FederatedStream
 from coreplay.errors import InputError, unknown
 from coreplay.validation import make_table
 
-DUPLICATES = ("skip", "keep")
 SHOWN = 20  # labels that an error lists
 
 
@@ -25,18 +33,14 @@ def build_stream(
     raw: RawColumns,
     periods: Periods | Mapping[str, Any] | None = None,
     clients: Clients | Mapping[str, Any] | None = None,
-    duplicates: str = "skip",
     labels: Sequence[str | int] | None = None,
 ) -> FederatedStream:
     """Make a stream of raw columns, or of those rows that have one of these `labels`; periods are those of all rows.
 
-    Rows without text are skipped, and so are rows that repeat another in every column, time included (without a time,
-    to say a thing twice is no mistake); both are counted in the notes.
+    Rows without text, and rows that repeat another in every column, time included, are skipped; notes count them.
     """
     when, who = make_table(Periods, periods, "periods"), make_table(Clients, clients, "clients")
-    if duplicates not in DUPLICATES:
-        raise InputError(f"duplicates must be 'skip' or 'keep': got {duplicates!r}")
-    raw, notes = _cleaned(raw, duplicates)
+    raw, notes = _cleaned(raw)
     if who.by == "column" and "client" not in raw:
         raise InputError("clients come from a column, and there is none: name it, or deal rows with clients by label")
     if who.by not in ("column", "iid") and "label" not in raw:
@@ -117,22 +121,20 @@ def _dealt(labels: Sequence[str | None], wanted: NDArray[np.bool_], rule: Client
     return client
 
 
-def _cleaned(raw: RawColumns, duplicates: str) -> tuple[RawColumns, list[str]]:
-    """Leave out rows without text and rows that are twice there."""
+def _cleaned(raw: RawColumns) -> tuple[RawColumns, list[str]]:
+    """Leave out rows without text, and of rows with the same time and all, every one but the first."""
     for role in raw.columns:
         raw.check(role, lambda value: not isinstance(value, list | dict), "must be a string or a number, not several")
     texts = raw.columns["text"]
-    blank = [k for k, text in enumerate(texts) if not text or (isinstance(text, str) and text.isspace())]
-    empty = {k for k in blank if texts[k] is None or isinstance(texts[k], str)}
+    empty = {k for k, text in enumerate(texts) if text is None or (isinstance(text, str) and not text.strip())}
     twice: set[int] = set()
-    if duplicates == "skip" and "timestamp" in raw:
+    if "timestamp" in raw:
         first: dict[tuple[Any, ...], int] = {}
         for k, row in enumerate(zip(*raw.columns.values(), strict=True)):
             if first.setdefault(row, k) != k and k not in empty:
                 twice.add(k)
     notes = _counted("empty text", [raw.where(k) for k in sorted(empty)], "skipped")
-    again = [raw.where(k) for k in sorted(twice)]
-    notes += _counted("the same client, time, text and all", again, "skipped as duplicates (duplicates='keep' keeps)")
+    notes += _counted("the same client, time, text and all", [raw.where(k) for k in sorted(twice)], "skipped")
     if not notes:
         return raw, notes
     kept = [k for k in range(len(raw)) if k not in empty and k not in twice]
@@ -143,9 +145,8 @@ def _cleaned(raw: RawColumns, duplicates: str) -> tuple[RawColumns, list[str]]:
 
 
 def _texts(raw: RawColumns) -> list[str]:
-    texts = raw.columns["text"]
     raw.check("text", lambda value: isinstance(value, str), "the text must be a string")
-    return _characters(raw, "text", texts)
+    return _characters(raw, "text", raw.columns["text"])
 
 
 def _characters(raw: RawColumns, role: str, values: list[str]) -> list[str]:
@@ -153,8 +154,7 @@ def _characters(raw: RawColumns, role: str, values: list[str]) -> list[str]:
     try:
         "".join(values).encode()
     except UnicodeEncodeError:
-        halves = re.compile("[\ud800-\udfff]")
-        row = next(k for k, value in enumerate(values) if halves.search(value))
+        row = next(k for k, value in enumerate(values) if re.search("[\ud800-\udfff]", value))
         raise raw.error(row, role, "holds half of a surrogate pair, which is no character") from None
     return values
 
@@ -211,27 +211,16 @@ def _number(value: Any) -> float:
 
 def _tests(raw: RawColumns, rule: Periods, cut: Cut, seconds: Ints | None, texts: list[str]) -> NDArray[np.bool_]:
     """Return which rows test."""
-    kind = rule.kind(set(raw.columns))
-    by = rule.test_by
-    if by is None:
-        if "split" in raw and rule.test is None:
-            by = "given"
-        else:
-            by = "text" if kind == "given" and seconds is None else "last"
-    if by == "text":
-        return by_text(texts, rule.share)
-    if by == "last":
-        if kind != "given":
-            return cut.test
-        if seconds is None:
-            raise InputError("test_by='last' needs timestamps or an order: use test_by='text'")
-        return last_of_each(cut.period, seconds, rule.share)
-    if "split" not in raw:
-        raise InputError("test_by='given' needs a split column: name one with columns={'split': ...}")
-    if not set(raw.columns["split"]) <= set(SPLITS):
-        row = next(k for k, value in enumerate(raw.columns["split"]) if value not in SPLITS)
-        raise raw.error(row, "split", "must be 'train' or 'test'")
-    return np.array([value == "test" for value in raw.columns["split"]])
+    if "split" in raw and rule.test is None:
+        if not set(raw.columns["split"]) <= set(SPLITS):
+            row = next(k for k, value in enumerate(raw.columns["split"]) if value not in SPLITS)
+            raise raw.error(row, "split", "must be 'train' or 'test'")
+        return np.array([value == "test" for value in raw.columns["split"]])
+    if rule.kind(set(raw.columns)) != "given":
+        return cut.test
+    if seconds is None:
+        return by_text(texts, rule.test_fraction)
+    return last_of_each(cut.period, seconds, rule.test_fraction)
 
 
 def _counted(what: str, places: list[str], remedy: str) -> list[str]:

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -20,7 +21,7 @@ from coreplay.files import reading
 
 LONGEST = 2**20  # bytes of a line; a sample is a sentence or a page, not a book
 _CHUNK = 2**18
-_DEFAULTS = {"label": "label", "timestamp": "timestamp", "period": "period", "split": "split"}
+_DEFAULTS = ("label", "timestamp", "period", "split")
 _LAST = 253402300800  # the year 10000, which milliseconds taken for seconds pass
 _NUMBER, _WITH_ZONE, _WITHOUT_ZONE = "Unix seconds", "a time with a zone", "a time without a zone"
 Row = dict[str, Any]
@@ -50,10 +51,9 @@ class Columns:
         found: dict[str, str] = {}
         for field in fields(self):
             column = getattr(self, field.name)
-            if column is None:
-                if _DEFAULTS.get(field.name) in available:
-                    found[field.name] = _DEFAULTS[field.name]
-            elif column in available:
+            if column is None and field.name in _DEFAULTS and field.name in available:
+                column = field.name
+            if column in available:
                 found[field.name] = column
             elif column:
                 raise InputError(
@@ -86,12 +86,11 @@ class RawColumns:
 
     def error(self, row: int, role: str, problem: str) -> InputError:
         """Return the error for one value: file, line, column, value, remedy."""
-        value = repr(self.columns[role][row])
-        shown = value if len(value) <= 60 else value[:57] + "..."
-        return InputError(f"{self.where(row)}: column {self.names[role]!r} is {shown}: {problem}")
+        value = _short(repr(self.columns[role][row]))
+        return InputError(f"{self.where(row)}: column {self.names[role]!r} is {value}: {problem}")
 
 
-def read_files(paths: Sequence[Path], columns: Columns, longest: int = LONGEST) -> RawColumns:
+def read_files(paths: Sequence[Path], columns: Columns) -> RawColumns:
     """Read files of any of the kinds, which need the same columns, one after the other."""
     parts = []
     for path in paths:
@@ -101,10 +100,8 @@ def read_files(paths: Sequence[Path], columns: Columns, longest: int = LONGEST) 
         if kind not in _READERS or path.name.endswith(".parquet.gz"):
             usual = f"{', '.join(_READERS)}; all but .parquet also with .gz"
             raise InputError(f"{path}: unknown kind of file {''.join(path.suffixes[-2:])!r}: use one of {usual}")
-        parts.append(_READERS[kind](path, columns, longest))
-    if len(parts) == 1:
-        return parts[0]
-    return _concatenated(parts)
+        parts.append(_READERS[kind](path, columns))
+    return parts[0] if len(parts) == 1 else _concatenated(parts)
 
 
 def _concatenated(parts: list[RawColumns]) -> RawColumns:
@@ -114,9 +111,7 @@ def _concatenated(parts: list[RawColumns]) -> RawColumns:
         if set(part.columns) != set(parts[0].columns):
             odd = sorted(set(part.columns) ^ set(parts[0].columns))
             raise InputError(f"{part.where(0)}: the files differ in the columns for {', '.join(odd)}: name them alike")
-    starts = [0]
-    for part in parts:
-        starts.append(starts[-1] + len(part))
+    starts = [0, *accumulate(map(len, parts))]
 
     def where(row: int) -> str:
         k = bisect_right(starts, row) - 1
@@ -129,49 +124,49 @@ def _concatenated(parts: list[RawColumns]) -> RawColumns:
 def _collected(path: Path, rows: Iterable[tuple[int, Row]], columns: Columns) -> RawColumns:
     """Keep the columns that have a role, and the line of each row."""
     roles: dict[str, str] = {}
-    kept: list[tuple[str, list[Any]]] = []
+    kept: dict[str, list[Any]] = {}
     numbers: list[int] = []
     for number, row in rows:
         if not roles:
             roles = columns.roles(list(row), f"{path}:{number}: ")
-            kept = [(roles[role], []) for role in roles]
+            kept = {role: [] for role in roles}
         try:
-            for column, values in kept:
-                values.append(row[column])
+            for role, values in kept.items():
+                values.append(row[roles[role]])
         except KeyError as error:
             raise InputError(f"{path}:{number}: column {error} is missing; other rows have it") from None
         numbers.append(number)
     if not numbers:
         raise InputError(f"{path}: has no rows")
-    return RawColumns(dict(zip(roles, (v for _, v in kept), strict=True)), lambda k: f"{path}:{numbers[k]}", roles)
+    return RawColumns(kept, lambda k: f"{path}:{numbers[k]}", roles)
 
 
-def _read_jsonl(path: Path, columns: Columns, longest: int) -> RawColumns:
+def _read_jsonl(path: Path, columns: Columns) -> RawColumns:
     def rows() -> Iterator[tuple[int, Row]]:
-        for number, line in lines(path, longest):
+        for number, line in lines(path):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{path}:{number}:{error.colno}: not JSON ({error.msg}): {_short(line)!r}") from None
             except (ValueError, RecursionError) as error:
-                column = f":{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                raise InputError(f"{path}:{number}{column}: not JSON ({reason}): {_shown(line)}") from None
+                raise InputError(f"{path}:{number}: not JSON ({error}): {_short(line)!r}") from None
             if not isinstance(row, dict):
-                raise InputError(f"{path}:{number}: must be an object with named columns: {_shown(line)}")
+                raise InputError(f"{path}:{number}: must be an object with named columns: {_short(line)!r}")
             yield number, row
 
     return _collected(path, rows(), columns)
 
 
-def _shown(line: str) -> str:
-    return repr(line if len(line) <= 60 else line[:57] + "...")
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _read_csv(path: Path, columns: Columns, longest: int) -> RawColumns:
+def _read_csv(path: Path, columns: Columns) -> RawColumns:
     def rows() -> Iterator[tuple[int, Row]]:
-        csv.field_size_limit(max(longest, csv.field_size_limit()))  # how long a line may be is checked there
-        reader = csv.reader((line + "\n" for _, line in lines(path, longest)), strict=True)
+        csv.field_size_limit(max(LONGEST, csv.field_size_limit()))  # how long a line may be is checked there
+        reader = csv.reader((line + "\n" for _, line in lines(path)), strict=True)
         before = 0
         names: list[str] | None = None
         try:
@@ -191,7 +186,7 @@ def _read_csv(path: Path, columns: Columns, longest: int) -> RawColumns:
     return _collected(path, rows(), columns)
 
 
-def _read_parquet(path: Path, columns: Columns, longest: int) -> RawColumns:
+def _read_parquet(path: Path, columns: Columns) -> RawColumns:
     import pyarrow.parquet as pq
 
     with reading(path, "Parquet"):
@@ -207,7 +202,7 @@ def from_table(table: Any, roles: dict[str, str], where: Callable[[int], str]) -
     return RawColumns({role: table.column(column).to_pylist() for role, column in roles.items()}, where, roles)
 
 
-_READERS: dict[str, Callable[[Path, Columns, int], RawColumns]] = {
+_READERS: dict[str, Callable[[Path, Columns], RawColumns]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_jsonl,
     ".csv": _read_csv,
@@ -215,20 +210,14 @@ _READERS: dict[str, Callable[[Path, Columns, int], RawColumns]] = {
 }
 
 
-def lines(path: Path, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
-    """Go through (line number from 1, line without its end).
-
-    Raises
-    ------
-    InputError
-        With file and line, if the file is missing or damaged, is not UTF-8, or has a line of more than `longest` bytes.
-    """
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Iterate over (line number from 1, line without its end); an `InputError` names the file and line of a fault."""
     number = 0
     try:
-        with _opened(path) as stream:
-            for number, raw in _split(stream, path, longest):
+        with cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb") as stream:
+            for number, raw in enumerate(_split(stream, path), 1):
                 try:
-                    yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                    yield number, raw.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise InputError(
                         f"{path}:{number}:{error.start + 1}: byte {raw[error.start]:#04x} is not UTF-8: "
@@ -238,37 +227,24 @@ def lines(path: Path, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path}:{number + 1}: can't be read: {error}") from None
 
 
-def _opened(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return path.open("rb")
-
-
-def _split(stream: BinaryIO, path: Path, longest: int) -> Iterator[tuple[int, bytes]]:
+def _split(stream: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Iterate over the lines of a file, none of which is read further than it may be long."""
     pending, number = b"", 0
     while chunk := stream.read(_CHUNK):
         *whole, pending = (pending + chunk).split(b"\n")
-        for line in whole:
-            number += 1
-            _check(line, number, path, longest)
-            yield number, line.removesuffix(b"\r")
-        _check(pending, number + 1, path, longest)
+        for k, line in enumerate((*whole, pending), number + 1):
+            if len(line) > LONGEST:
+                raise InputError(f"{path}:{k}: the line is longer than {LONGEST} bytes: each line must hold one sample")
+        number += len(whole)
+        yield from whole
     if pending:
-        yield number + 1, pending.removesuffix(b"\r")
-
-
-def _check(line: bytes, number: int, path: Path, longest: int) -> None:
-    if len(line) > longest:
-        raise InputError(
-            f"{path}:{number}: the line is longer than {longest} bytes: is this one sample a line? (longest_line=)"
-        )
+        yield pending
 
 
 def unix_seconds(raw: RawColumns, role: str = "timestamp") -> Ints:
-    """Return the seconds of each row.
+    """Return the Unix seconds of each row; a column wholly without zones is read as UTC.
 
-    Times with a zone are converted, also when zones differ; a column wholly without zones is read as UTC. A column that
-    mixes kinds would put rows hours apart without anybody noticing, so it is an error.
+    Zones may differ. A column that mixes times with and without a zone is an error: rows could be hours apart.
     """
     given = raw.columns[role]
     if set(map(type, given)) == {int} and -_LAST < min(given) <= max(given) < _LAST:

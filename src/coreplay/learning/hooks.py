@@ -293,6 +293,11 @@ class Methods:
         return {name: hook for name, hook in self.hooks.items() if getattr(type(hook), method) is not base}
 
     @property
+    def keep_state(self) -> bool:
+        """Whether some hook may keep state at the clients."""
+        return bool(self.overriding("finish_round") or self.overriding("finish_period"))
+
+    @property
     def needs_period_start(self) -> bool:
         """Whether some hook needs the model of the period's start."""
         return any(hook.needs_period_start for hook in self.hooks.values())

@@ -115,8 +115,10 @@ def train(
     """
     rng = generator(turn.seed, turn.client, turn.period, "training", turn.round)
     order, dropout = (int(rng.integers(2**62)) for _ in range(2))
-    seen = contexts(methods, flat, task, pool, settings, turn, **given)
     batching, losing, changing = (list(methods.overriding(name)) for name in ("batches", "loss", "gradient"))
+    seen: dict[str, LearningContext] = {}
+    if batching or losing or changing or methods.keep_state:
+        seen = contexts(methods, flat, task, pool, settings, turn, **given)
     optimizer = _optimizer(flat, settings)
     model = flat.model
     weighted = bool((pool.weight != 1).any())

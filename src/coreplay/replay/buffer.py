@@ -44,7 +44,7 @@ class Buffer:
 
     def __post_init__(self) -> None:
         whose = f"the buffer of client {self.client[:40]!r}"
-        for name in ("period", "seen"):  # numpy's whole numbers are welcome, SQLite knows only Python's
+        for name in ("period", "seen"):  # SQLite knows only Python's whole numbers
             object.__setattr__(self, name, index(getattr(self, name)))
         items = tuple(Item(key, index(period), payload) for key, period, payload in self.items)
         object.__setattr__(self, "items", items)
@@ -67,7 +67,7 @@ class Buffer:
                 raise InputError(f"{whose} holds a payload of type {type(item.payload).__name__}: expected bytes")
 
     def digest(self) -> bytes:
-        """Return 16 bytes that differ for different buffers: the store writes them beside and compares on reading."""
+        """Return 16 bytes that differ for different buffers, which the store compares on reading."""
         parts = [f"{self.client}\0{self.period}\0{self.seen}\0{len(self.items)}".encode()]
         for key, period, payload in self.items:
             parts += [f"{len(key)}\0{key}\0{period}\0{len(payload)}\0".encode(), payload]

@@ -19,16 +19,12 @@ _FIELDS = frozenset(("content", "label", "timestamp"))
 
 @dataclass(frozen=True)
 class BufferStats:
-    """What the buffers of all clients hold together.
+    """What the buffers of all clients hold together."""
 
-    `clients` have at least one sample, `kept` samples in total; `arrived` counts them by the period of arrival;
-    `distinct` is the number of different contents.
-    """
-
-    clients: int
+    clients: int  # with at least one sample
     kept: int
-    arrived: list[int]
-    distinct: int
+    arrived: list[int]  # samples by period of arrival
+    distinct: int  # different contents
 
 
 def buffer_stats(buffers: Iterable[Buffer], periods: int) -> BufferStats:
@@ -60,10 +56,7 @@ def items_of(samples: Samples) -> tuple[Item, ...]:
 
 
 def samples_of(items: Sequence[Item], like: Samples) -> Samples:
-    """Return the samples that a store kept; `like` says which labels there are, and whether they are texts or arrays.
-
-    Extra columns that only some of the items have are joined as by `Samples.joined`.
-    """
+    """Return the samples that a store kept; `like` says which labels there are, and if they are texts or arrays."""
     if not items:
         return like[:0]
     numbers: dict[str | None, int] = {name: k for k, name in enumerate(like.label_names)} | {None: -1}
@@ -74,13 +67,10 @@ def samples_of(items: Sequence[Item], like: Samples) -> Samples:
         if row["label"] not in numbers:
             raise InputError(f"buffered sample {item.key} has label {row['label']!r}, unknown in this stream")
     contents = [row["content"] for row in rows]
-    names = dict.fromkeys(name for row in rows for name in row if name.startswith(_EXTRA))
-    extras = {
-        name.removeprefix(_EXTRA): joined_column(
-            name.removeprefix(_EXTRA), [row[name][None] if name in row else None for row in rows], [1] * len(rows)
-        )
-        for name in names
-    }
+    extras = {}
+    for name in dict.fromkeys(name for row in rows for name in row if name.startswith(_EXTRA)):
+        parts = [row[name][None] if name in row else None for row in rows]
+        extras[name.removeprefix(_EXTRA)] = joined_column(name.removeprefix(_EXTRA), parts, [1] * len(rows))
     return Samples(
         np.stack(contents) if isinstance(like.content, np.ndarray) else pa.array(contents, pa.large_string()),
         np.array([int(item.key, 16) for item in items], dtype=np.uint64),

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from coreplay.errors import InputError
@@ -80,17 +79,11 @@ class Database:
         self.path = path
         self._db = connection
         self._process = os.getpid()
-        self._deferred: list[Callable[[], None]] | None = None
+        self._deferred: list[Callable[[], object]] | None = None
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Open the store in this file, or make it; check that it is ours, of a version we know, and whole.
-
-        Raises
-        ------
-        ReplayError
-            If the file can't be opened or written, is no store, was written by a later version, or is damaged.
-        """
+        """Open the store in this file, or make it; `ReplayError` unless it is ours, of our version, and whole."""
         path = Path(path).absolute()
         try:
             make_folder(path.parent, private=True)
@@ -110,8 +103,15 @@ class Database:
         except sqlite3.Error as error:
             raise explained(error, path) from None
         except UnicodeDecodeError as error:  # SQLite quotes what it finds
-            raise ReplayError(f"replay store {str(path)!r} is damaged: {error}; restore a copy") from None
+            raise store.damaged(error) from None
         return store
+
+    def damaged(self, problem: object) -> ReplayError:
+        """Return the error of a store that holds something else than was written."""
+        return ReplayError(
+            f"replay store {str(self.path)!r} is damaged: {problem}; restore a copy, or delete it and the run's "
+            "checkpoint and start again"
+        )
 
     def _prepare(self) -> None:
         with self._transaction("DEFERRED"):  # before anything is written: it may be somebody else's
@@ -122,9 +122,7 @@ class Database:
             with suppress(PermissionError):
                 self.path.chmod(0o600)
         self._use_log()
-        # FULL: the log is on the disk before a call returns. NORMAL would survive a killed process as well, but a power
-        # cut could take the last buffers back, and the samples that they replaced are gone from the client by then.
-        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA synchronous = FULL")  # NORMAL could lose the last buffers in a power cut
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute("PRAGMA secure_delete = ON")  # deleted samples are overwritten, not left in free pages
         self._db.execute("PRAGMA trusted_schema = OFF")
@@ -137,11 +135,7 @@ class Database:
         found = {sql for (sql,) in self._db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
         problem = self._value("PRAGMA quick_check(1)") if found == set(_SCHEMA) else "its tables are not ours"
         if problem != "ok":
-            problem = " ".join(str(problem).split())  # SQLite writes several lines
-            raise ReplayError(
-                f"replay store {str(self.path)!r} is damaged: {problem}; restore a copy, or delete it and the run's "
-                "checkpoint and start again"
-            )
+            raise self.damaged(" ".join(str(problem).split()))  # SQLite writes several lines
 
     def _use_log(self) -> None:
         """Turn to the write-ahead log, which readers can follow; SQLite does not wait for others by itself here."""
@@ -165,9 +159,7 @@ class Database:
         if application == version == self._value("SELECT count(*) FROM sqlite_master") == 0:
             return True
         if application != APPLICATION:
-            raise ReplayError(
-                f"{str(self.path)!r} is a database of another program, not a replay store: choose another file"
-            )
+            raise ReplayError(f"{str(self.path)!r} is a database of another program: choose another file")
         if version != VERSION:
             raise ReplayError(
                 f"replay store {str(self.path)!r} has version {version}, this coreplay knows version {VERSION}: "
@@ -190,7 +182,7 @@ class Database:
         finally:
             self._deferred = None
 
-    def _write(self, write: Callable[[], None]) -> None:
+    def _write(self, write: Callable[[], object]) -> None:
         if self._deferred is not None:
             self._deferred.append(write)
             return
@@ -204,9 +196,7 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _value(self, query: str) -> object:
@@ -230,4 +220,4 @@ class Database:
         except sqlite3.Error as error:
             raise explained(error, self.path) from None
         except UnicodeDecodeError as error:  # of a text that no store has written
-            raise ReplayError(f"replay store {str(self.path)!r} is damaged: {error}; restore a copy") from None
+            raise self.damaged(error) from None

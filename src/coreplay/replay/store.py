@@ -1,10 +1,7 @@
 """The store: buffers in one SQLite file, each always the old one or the new one, whenever the process dies.
 
-A simulation keeps all its clients in one file, a deployed client has one of its own (`path_for`): the code is the same.
-
 Of each client the store keeps the last two buffers, so that a run whose last period was only half done can go back to
-the end of the period before. Each remembers the period of the one before it; a state that is no longer there is
-therefore noticed and never taken for an empty one.
+the end of the period before. Each buffer remembers the period of the one before it, so that a missing one is noticed.
 """
 
 import hashlib
@@ -23,8 +20,6 @@ Moment = tuple[int, int]  # a period and a round
 def path_for(folder: Path | str, client: str) -> Path:
     """Return the file for one client's store in `folder`: a safe name whatever the client is called.
 
-    A hash tells clients apart, also where the file system ignores case; the letters before it are for people.
-
     >>> path_for("buffers", "../../Ann").name
     'ann-b792946d3c50238f87d34c570dc0e7c0.sqlite'
     """
@@ -36,8 +31,7 @@ def path_for(folder: Path | str, client: str) -> Path:
 class Store(Database):
     """Buffers by client, in one file; use `Store.open`.
 
-    Any number of processes may have one file open; each opens its own store, after a fork too. One writes at a time,
-    others wait for it, and readers see the state before or after a call, never between.
+    Any number of processes may have one file open; each opens its own store, after a fork too.
 
     Examples
     --------
@@ -78,10 +72,8 @@ class Store(Database):
         except (InputError, TypeError, AttributeError):
             whole = False
         if not whole:
-            raise ReplayError(
-                f"replay store {str(self.path)!r} is damaged: the buffer of client {client[:40]!r} after "
-                f"period {period} is not what was written; restore a copy, or rewind to an earlier period"
-            )
+            what = f"the buffer of client {client[:40]!r} after period {period} is not what was written"
+            raise self.damaged(f"{what}; rewind to an earlier period")
         return buffer
 
     def replace(self, buffer: Buffer) -> None:
@@ -91,8 +83,7 @@ class Store(Database):
     def replace_all(self, buffers: Iterable[Buffer]) -> None:
         """Put the buffers of several clients in the place of their old ones: all, or none if anything fails.
 
-        The same again changes nothing; the same period again replaces what was stored for it. A period before the
-        one that is stored is refused: `rewind` first.
+        A period before the one that is stored is refused: `rewind` first.
         """
         buffers = list(buffers)
         if len({buffer.client for buffer in buffers}) < len(buffers):
@@ -114,17 +105,13 @@ class Store(Database):
                 (client, *before),
             ).fetchone()
         if found is not None and _digest(found[0]) != found[1]:
-            raise ReplayError(
-                f"replay store {str(self.path)!r} is damaged: the state of client {client[:40]!r} is not what was "
-                "written; restore a copy, or delete it and the run's checkpoint and start again"
-            )
+            raise self.damaged(f"the state of client {client[:40]!r} is not what was written")
         return None if found is None else bytes(found[0])
 
     def save_state(self, client: str, at: Moment, value: bytes, keep_from: Moment) -> None:
-        """Save a client's state after a round.
+        """Save a client's state after a round, in the place of states of later rounds.
 
-        States of later rounds are deleted: they come from before a resume. Of those that are older than `keep_from`,
-        the earliest moment that the run may go back to, the last one is kept.
+        Of states before `keep_from`, the earliest moment that the run may go back to, the last one is kept.
         """
 
         def write() -> None:
@@ -146,11 +133,7 @@ class Store(Database):
 
     def save_session(self, client: str, value: bytes) -> None:
         """Save what a client has answered in a coordination, until it replaces its buffer."""
-
-        def write() -> None:
-            self._db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (client, value))
-
-        self._write(write)
+        self._write(lambda: self._db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (client, value)))
 
     def _replace(self, buffer: Buffer) -> None:
         client, period = buffer.client, buffer.period
@@ -181,10 +164,7 @@ class Store(Database):
         )
 
     def rewind(self, period: int) -> None:
-        """Go back to the end of `period`: forget the buffers chosen later; -1 forgets all.
-
-        Nothing changes if there is no way back for some client, since its buffer of then is no longer kept.
-        """
+        """Go back to the end of `period`, -1 for the start; nothing changes if a client's buffer of then is gone."""
         with self._transaction("IMMEDIATE"):
             lost = self._db.execute(
                 "SELECT client FROM buffer GROUP BY client HAVING min(period) > ? AND min(previous) >= 0", (period,)
@@ -198,13 +178,8 @@ class Store(Database):
     def erase(self, client: str, key: str) -> None:
         """Remove a sample of a client from every buffer that the store keeps, and its bytes from the file.
 
-        When this returns, the bytes are neither in the database, nor in its free pages, nor in its journal. The buffers
-        stay those that were chosen: a run goes on with one sample less.
-
-        Raises
-        ------
-        ReplayError
-            If the client keeps no such sample, or if another process is reading and the journal can't be emptied.
+        When this returns, the bytes are neither in the database, nor in its free pages, nor in its journal;
+        `ReplayError` if another process is reading and the journal can't be emptied, or if there is no such sample.
         """
         with self._transaction("IMMEDIATE"):
             rows = self._db.execute(
@@ -230,10 +205,7 @@ class Store(Database):
             )
 
     def fingerprint(self, before: Moment | None = None) -> str:
-        """Return a text that tells the buffers and states, now or before a round, from any others; empty if none is.
-
-        An erasure does not change it.
-        """
+        """Return a text that identifies the buffers and states, now or before a round, also after an erasure."""
         before = before or (2**62, 0)
         digest = hashlib.blake2b(digest_size=16)
         with self._transaction("DEFERRED"):

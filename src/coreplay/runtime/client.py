@@ -6,7 +6,7 @@ in the scratch folder, which holds the period's gradients. So the same request t
 process.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,13 +23,15 @@ from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write
 from coreplay.gradients import gradient_matrix, select_parameters
-from coreplay.learning import FlatModel, Methods, Turn, train
+from coreplay.learning import FlatModel, Turn, train
 from coreplay.learning.training import contexts, finish_period
 from coreplay.replay import Buffer, Store
 from coreplay.replay.contents import items_of, samples_of
+from coreplay.replay.store import Moment
 from coreplay.runtime.config import Config
 from coreplay.runtime.requests import (
     CHANGE,
+    MODEL,
     PERIOD_START,
     Contribute,
     ContributeReply,
@@ -175,7 +177,7 @@ class ClientRuntime:
     def train(self, client: str, request: Train) -> TrainReply:
         """Train from the request's model, save the hooks' state, and return the change."""
         self.flat.load(request.model)
-        pool, moment = self.pool(client, request.period), (request.period, request.round)
+        pool = self.pool(client, request.period)
         found = train(
             self.flat,
             self.task,
@@ -186,7 +188,7 @@ class ClientRuntime:
             **self._given(client, request),
         )
         if found.state:
-            self.store.save_state(client, moment, save(found.state), request.keep_from)
+            self.store.save_state(client, (request.period, request.round), save(found.state), request.keep_from)
         change = self.flat.numpy()  # in place of the model, which every request overwrites
         change -= request.model
         sums = {name: vector.numpy() for name, vector in found.sums.items()}
@@ -197,11 +199,13 @@ class ClientRuntime:
     def _turn(self, client: str, request: Request) -> Turn:
         return Turn(self.config.seed, client, request.period, request.round)
 
-    def _given(self, client: str, request: Request) -> dict[str, Any]:
-        """Return what hooks see besides the pool: their state at this client, and what the server sent."""
-        known = self.store.state(client, (request.period, request.round))
-        vectors = {name: _tensor(array) for name, array in request.arrays.items()}
-        start = vectors.get(PERIOD_START)
+    def _given(self, client: str, request: Request, before: Moment | None = None) -> dict[str, Any]:
+        """Return what hooks see besides the pool: their last state at this client, and what the server sent."""
+        known = None
+        if self._methods.keep_state:
+            known = self.store.state(client, before or (request.period, request.round))
+        vectors = {name: _tensor(array) for name, array in request.arrays.items() if name != MODEL}
+        start = vectors.pop(PERIOD_START, None)
         return {"state": load(known) if known else {}, "received": vectors, "period_start": start}
 
     def finish_period(self, client: str, request: FinishPeriod) -> TrainReply:
@@ -313,7 +317,7 @@ class ClientRuntime:
             self.flat.load(request.model)
             turn = self._turn(client, request)
             about = (self._methods, self.flat, self.task, pool.samples, self.config.federated, turn)
-            seen = contexts(*about, **self._given(client, request))
+            seen = contexts(*about, **self._given(client, request, before=(request.period + 1, 0)))
             for name, hook in keeping.items():
                 found = hook.keep(seen[name], kept)
                 if not isinstance(found, Samples) or not np.array_equal(found.ids, kept.ids):
@@ -377,10 +381,3 @@ def contribution_length(config: Config, model: Callable[[int], nn.Module]) -> in
 def run_name(config: Config) -> str:
     """Return the name of the run in messages of a coordination."""
     return f"{config.replay.strategy}-{config.seed}"
-
-
-def expected_arrays(methods: Methods, request: Request) -> Mapping[str, str]:
-    """Return which arrays a reply to this request must bring."""
-    if isinstance(request, Train):
-        return dict.fromkeys([CHANGE, *methods.round_sums], "vector")
-    return dict.fromkeys(methods.period_sums, "vector") if isinstance(request, FinishPeriod) else {}

@@ -32,8 +32,7 @@ ACCURACY = Metric("accuracy", lower_is_better=False)
 class Task(ABC):
     """Subclass it with `model`, `collate`, `outputs` and `losses`, and a metric unless it is the mean loss.
 
-    A task that is registered with the decorator `task` is made by ``__init__(stream, **options)``; the options are the
-    keyword-only parameters of its `__init__`. `Task.of` makes a task of a module and a loss function.
+    A registered task is made by ``__init__(stream, **options)``, where options are its keyword-only parameters.
 
     Parameters
     ----------
@@ -45,8 +44,7 @@ class Task(ABC):
     metric : Metric
         What is measured: its name, whether lower is better, and how the mean becomes the figure.
     batch_first : bool
-        Whether every layer of the model has the samples in the first dimension, in their order. The gradients of a
-        pool then take one backward pass instead of two.
+        Whether all layers have the samples in dimension 0, in order: a pool's gradients then take one backward pass.
     """
 
     metric: Metric = Metric("loss", lower_is_better=True)
@@ -69,13 +67,12 @@ class Task(ABC):
         Parameters
         ----------
         model
-            The module to start from, or a function without arguments that makes it, which then depends on the seed.
-            It is called with ``batch["x"]``, or with the whole batch if that has no "x".
+            The module to start from, or a function that makes it, which then depends on the seed. It is called with
+            ``batch["x"]``, or with the whole batch if that has no "x".
         loss
             ``(outputs, batch)`` to one loss per sample, shape (n,).
         collate
-            Samples to a dictionary of tensors with the sample in dimension 0. By default "x" is the content, which
-            must be arrays, as floats, and "label" the number of the label.
+            Samples to tensors by name, with the sample in dimension 0; by default "x" (arrays as floats) and "label".
         metric
             A `Metric` of the mean loss; or "accuracy", for which the largest output must be at ``batch["label"]``.
         features
@@ -100,8 +97,7 @@ class Task(ABC):
     def collate(self, samples: Samples, view: int | None = None) -> Batch:
         """Return the samples as tensors with the sample in dimension 0.
 
-        `view` is a random number that determines masks or augmentations; it differs between epochs and between runs.
-        None means evaluation, which must be the same in all runs.
+        `view` determines masks or augmentations, and differs between epochs and runs; None means evaluation.
         """
 
     @abstractmethod
@@ -158,7 +154,7 @@ class _FunctionTask(Task):
     def __init__(self, model: Any, loss: Any, collate: Any, metric: Metric | str | None, features: Any) -> None:
         for name, given in (("model", model), ("loss", loss), ("collate", collate)):
             if not callable(given):
-                raise InputError(f"{name} must be a function{' or a module' if name == 'model' else ''}: got {given!r}")
+                raise InputError(f"{name} must be a function or a module: got {given!r}")
         if isinstance(metric, str) and metric != ACCURACY.name:
             raise InputError(f"metric must be a Metric or 'accuracy': got {metric!r}")
         self._model, self._loss, self._collate, self._features = model, loss, collate, features
@@ -205,14 +201,6 @@ def array_batch(samples: Samples) -> Batch:
     return {"x": torch.from_numpy(x), "label": torch.tensor(samples.label)}
 
 
-def known_labels(samples: Samples) -> Tensor:
-    """Return the numbers of the labels, all of which must be known."""
-    missing = int((samples.label < 0).sum())
-    if missing:
-        raise InputError(f"{missing} of {len(samples)} samples have no label: classification needs them")
-    return torch.tensor(samples.label)
-
-
 def is_right(outputs: Tensor, batch: Any) -> Tensor:
     """Return 1 where the largest output is at the label, else 0."""
     right: Tensor = outputs.argmax(dim=1) == batch["label"]
@@ -244,10 +232,7 @@ class WeightedSum:
 
 
 def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -> Iterator[Batch]:
-    """Iterate once over the samples in batches of similar length, in random order.
-
-    The batches, and the view of the samples in them (masks), depend on (seed, epoch) alone.
-    """
+    """Iterate once over the samples in random batches of similar length, which (seed, epoch) determines."""
     masks = view(seed, epoch)
     for rows in batch_rows(task, samples, size, seed=seed, epoch=epoch):
         yield task.collate(samples[rows], masks)
@@ -256,8 +241,7 @@ def batches(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -
 def batch_rows(task: Task, samples: Samples, size: int, *, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
     """Iterate once over the numbers of the samples, a batch at a time.
 
-    Samples are shuffled, then sorted by length within runs of 50 batches, cut, and the batches shuffled, so that there
-    is little padding and batches still differ between epochs.
+    Samples are shuffled, sorted by length within runs of 50 batches and cut, and the batches are shuffled.
     """
     if size < 1:
         raise InputError(f"the batch size must be at least 1: got {size}")

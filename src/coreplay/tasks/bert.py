@@ -1,16 +1,14 @@
-"""What the tasks on texts share: BERT models of any size, their vocabulary and batches.
-
-A model has a random start, or comes from a local folder or by its Hub name.
-"""
+"""What the tasks on texts share: BERT models, new or pretrained, their vocabulary and batches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -20,21 +18,17 @@ from coreplay.errors import InputError
 from coreplay.files import read_text
 from coreplay.tasks.base import Batch, Task, seeded
 from coreplay.tasks.tokenization import PIECES, Vocabulary
+from coreplay.validation import Count
 
 SUPPORTED = ("bert",)  # model types by transformers' names
 COLUMNS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
-TINYBERT: dict[str, Any] = {
-    "num_layers": 4,
-    "hidden_size": 312,
-    "num_heads": 12,
-    "intermediate_size": 1200,
-    "dropout": 0.1,
-}
+TINYBERT: dict[str, Any] = {"num_layers": 4, "hidden_size": 312, "num_heads": 12, "intermediate_size": 1200}
+TINYBERT |= {"dropout": 0.1}
 OF_NEW_MODELS = (*TINYBERT, "vocabulary_size", "vocabulary_text")
 
 
 class TextTask(Task):
-    """A task on texts with a BERT model; by default TinyBERT (the paper's L = 4, H = 312, A = 12, feed-forward 1200).
+    """A task on texts with a BERT model; by default TinyBERT, as in the paper.
 
     Options of a new model and of a vocabulary that is trained can't be given together with `pretrained`.
 
@@ -43,8 +37,7 @@ class TextTask(Task):
     stream
         Texts.
     vocabulary
-        A vocab.txt, tokenizer.json, model folder or Hub name. By default that of `pretrained`, or else a WordPiece
-        vocabulary that is trained.
+        A vocab.txt, tokenizer.json, model folder or Hub name; by default that of `pretrained`, or one that is trained.
     vocabulary_size
         The number of pieces of a vocabulary that is trained; 8192 by default.
     vocabulary_text
@@ -75,12 +68,12 @@ class TextTask(Task):
         vocabulary_size: int | None = None,
         vocabulary_text: str | Path | None = None,
         pretrained: str | None = None,
-        num_layers: int | None = None,
-        hidden_size: int | None = None,
-        num_heads: int | None = None,
-        intermediate_size: int | None = None,
-        max_length: int = 64,
-        dropout: float | None = None,
+        num_layers: Count | None = None,
+        hidden_size: Count | None = None,
+        num_heads: Count | None = None,
+        intermediate_size: Count | None = None,
+        max_length: Annotated[int, Field(ge=3)] = 64,
+        dropout: Annotated[float, Field(ge=0, lt=1)] | None = None,
     ) -> None:
         self.pretrained, self.max_length = pretrained, max_length
         sizes: dict[str, Any] = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": num_heads}
@@ -88,28 +81,22 @@ class TextTask(Task):
         if pretrained is not None:
             _check(pretrained, sizes | {"vocabulary_size": vocabulary_size, "vocabulary_text": vocabulary_text})
         self.sizes = TINYBERT | {name: value for name, value in sizes.items() if value is not None}
-        for name in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
-            if self.sizes[name] < 1:
-                raise InputError(f"{name} must be at least 1: got {self.sizes[name]}")
         if self.sizes["hidden_size"] % self.sizes["num_heads"]:
-            raise InputError(f"hidden_size must be a multiple of num_heads: got {hidden_size} and {num_heads}")
-        if max_length < 3:
-            raise InputError(f"max_length must leave room for a piece between the two ends: got {max_length}")
-        if not 0 <= self.sizes["dropout"] < 1:
-            raise InputError(f"dropout must be at least 0 and below 1: got {dropout}")
+            wide, heads = self.sizes["hidden_size"], self.sizes["num_heads"]
+            raise InputError(f"hidden_size must be a multiple of num_heads: got {wide} and {heads}")
         if isinstance(vocabulary, Vocabulary):
             self.vocabulary = vocabulary
-            return
-        if vocabulary is not None or pretrained is not None:
-            option, path = ("pretrained", pretrained) if vocabulary is None else ("vocabulary", vocabulary)
-            self.vocabulary = Vocabulary.loaded(str(path), option)
-            return
-        if vocabulary_text is not None:
-            texts = read_text(vocabulary_text, "text", "vocabulary_text").split("\n")
+        elif vocabulary is not None:
+            self.vocabulary = Vocabulary.loaded(vocabulary)
+        elif pretrained is not None:
+            self.vocabulary = Vocabulary.loaded(pretrained, "pretrained")
         else:
-            assert stream is not None, "a vocabulary is trained on a stream"
-            texts = stream.of_period(int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])).texts
-        self.vocabulary = Vocabulary.trained(texts, PIECES if vocabulary_size is None else vocabulary_size)
+            if vocabulary_text is not None:
+                texts = read_text(vocabulary_text, "text", "vocabulary_text").split("\n")
+            else:
+                assert stream is not None, "a vocabulary is trained on a stream"
+                texts = stream.of_period(int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])).texts
+            self.vocabulary = Vocabulary.trained(texts, PIECES if vocabulary_size is None else vocabulary_size)
 
     def bert(self, kind: Any, seed: int, **more: Any) -> nn.Module:
         """Return a model of this kind, new or pretrained; new parts have the random start of the seed."""
@@ -165,18 +152,14 @@ def _check(pretrained: str, of_new_models: dict[str, Any]) -> None:
 
 
 def load_pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> nn.Module:
-    """Load a model from a folder or by its Hub name; it must be a BERT that knows `words` words.
-
-    Code in the folder is never run.
-    """
+    """Load a BERT that knows `words` words from a folder or by its Hub name; code in the folder is never run."""
     with _explained(start), seeded(seed), _without_bar():
         model: Any = kind.from_pretrained(start, config=_config(start, **more), trust_remote_code=False)
     if model.config.vocab_size < words:
         raise InputError(
             f"pretrained {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use its own"
         )
-    found: nn.Module = model
-    return found
+    return model  # type: ignore[no-any-return]
 
 
 def _config(start: str, **more: Any) -> Any:
@@ -222,9 +205,7 @@ def _without_bar() -> Iterator[None]:
 def hidden_at(bert: Any, batch: Any, positions: Tensor) -> Tensor:
     """Return the last hidden states of transformers' `BertModel` at `positions` (n, k) only: (n, k, hidden size).
 
-    A masked language model needs about 15 % of the positions. At the others the last layer computes keys and values
-    alone, which attention at the masked positions reads; queries, the output of the attention and the feed-forward
-    part, five sixths of the layer, are computed at `positions` only. Values and gradients are the same.
+    At other positions the last layer computes keys and values alone. Values and gradients are the same as without it.
     """
     hidden: Tensor = bert.embeddings(**{name: batch[name] for name in COLUMNS if name != "attention_mask"})
     there = batch["attention_mask"].bool()

@@ -11,8 +11,7 @@ perplexity, the identity for accuracy):
     A[t] − min_{s < t} A[s]                                        all-period forgetting, as the paper shows it
 
 Forgetting above 0 means that some earlier model did better on the same test set. The newest period does not count in
-F[t]: no earlier model was trained on it, so it can't be forgotten yet. Figures on different test sets (clients whose
-test sets are missing from one of them) are not subtracted from each other.
+F[t]: no earlier model was trained on it. Figures on different test sets are not subtracted from each other.
 """
 
 import math
@@ -33,7 +32,7 @@ TAKEN = (
 
 
 def identity(mean: float) -> float:
-    """Return the mean itself: how accuracy and loss are made of it."""
+    """Return the mean itself, as for accuracy and loss."""
     return mean
 
 
@@ -55,8 +54,7 @@ class Metric:
     finish : function
         Makes the figure of the mean, Σ terms / Σ weights (see `Task.metric_terms`). By default the figure is the mean.
     compared_by_ratio : bool
-        Whether reports compare strategies by the ratio of their figures, as is usual for perplexities, instead of by
-        the difference.
+        Whether reports compare strategies by the ratio of their figures instead of by the difference.
 
     Examples
     --------
@@ -126,13 +124,8 @@ class PeriodMatrix:
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.where(counts > 0, scores / counts, np.nan)
         finish = np.vectorize(metric.figure, otypes=[np.float64])
-        return cls(
-            finish(means),
-            finish(scores.sum(axis=1) / counts.sum(axis=1)),
-            finish(np.nanmean(means, axis=1)),
-            metric.lower_is_better,
-            sets,
-        )
+        together, alike = scores.sum(axis=1) / counts.sum(axis=1), np.nanmean(means, axis=1)
+        return cls(finish(means), finish(together), finish(alike), metric.lower_is_better, sets)
 
     def forgetting(self) -> Floats:
         """Return the forgetting of each model on each test period; NaN where no earlier model has the same test set."""

@@ -1,8 +1,7 @@
 """Vocabularies: WordPiece, trained or loaded; texts to numbers.
 
-The trainer of the library `tokenizers` is not deterministic (huggingface/tokenizers#1794): ties between merges break
-differently from run to run. Here pieces are compared as strings: of the pairs with the highest count, the first in
-alphabetical order is merged, so that the same texts give the same vocabulary in every process.
+The trainer of the library `tokenizers` breaks ties between merges at random (huggingface/tokenizers#1794). Here, of the
+pairs with the highest count, the first in alphabetical order is merged: the same texts give the same vocabulary.
 """
 
 import heapq
@@ -58,10 +57,7 @@ class Vocabulary:
 
     @classmethod
     def loaded(cls, path: Path | str, option: str = "vocabulary") -> "Vocabulary":
-        """Read a vocab.txt, a tokenizer.json, or a model folder with one of them; else ask the Hub for the name.
-
-        Errors name the option that the path comes from.
-        """
+        """Read a vocab.txt, a tokenizer.json, or a model folder with one; else ask the Hub. Errors name `option`."""
         place = Path(path)
         found = [place] if place.is_file() else [place / "tokenizer.json", place / "vocab.txt"]
         for file in found:
@@ -136,9 +132,7 @@ def _read(file: Path, option: str) -> Tokenizer:
 
 
 def train(texts: Iterable[str], size: int, min_count: int = 2) -> list[str]:
-    """Learn a vocabulary of at most `size` pieces: special ones, letters, then pairs by their count.
-
-    Pairs that occur fewer than `min_count` times are not merged.
+    """Learn at most `size` pieces: special ones, letters, then pairs by their count, which is at least `min_count`.
 
     >>> train(["low lower lowest", "new newer newest"], 25)[-3:]
     ['##st', '##wer', '##west']
@@ -150,8 +144,7 @@ def train(texts: Iterable[str], size: int, min_count: int = 2) -> list[str]:
     often = [counts[word] for word in sorted(counts)]
     letters: Counter[str] = Counter()
     for pieces, n in zip(words, often, strict=True):
-        for piece in pieces:
-            letters[piece] += n
+        letters.update({piece: n * pieces.count(piece) for piece in pieces})
     room = size - len(SPECIAL)
     alphabet = sorted(sorted(letters), key=lambda piece: -letters[piece])[:room]
     vocabulary = [*SPECIAL, *sorted(alphabet)]
@@ -214,12 +207,9 @@ def _joined(pieces: list[str], pair: Pair) -> list[str]:
     result: list[str] = []
     k = 0
     while k < len(pieces):
-        if k + 1 < len(pieces) and (pieces[k], pieces[k + 1]) == pair:
-            result.append(_name(pair))
-            k += 2
-        else:
-            result.append(pieces[k])
-            k += 1
+        found = tuple(pieces[k : k + 2]) == pair
+        result.append(_name(pair) if found else pieces[k])
+        k += 1 + found
     return result
 
 

@@ -1,23 +1,17 @@
 """Sources of streams, one per file, and `load`.
 
-A source is a function of keyword options that returns a `FederatedStream`, registered with `source` in a file of its
-own in this package, which is found by itself, or in any file of yours.
+A source is a function of keyword options that returns a `FederatedStream`, registered with `source` in a module of
+this package or in any module of yours.
 """
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from coreplay.data.stream import FederatedStream
 from coreplay.registry import Registry
 
 Source = Callable[..., FederatedStream]
-Count = Annotated[int, Field(ge=1)]  # types of options: `load` checks their bounds
-Fraction = Annotated[float, Field(ge=0, le=1)]
-TestFraction = Annotated[float, Field(ge=0, lt=1)]
-
 _registry: Registry[Source] = Registry("source", "coreplay.data.sources")
 source = _registry.register
 

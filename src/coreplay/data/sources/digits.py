@@ -1,25 +1,24 @@
 """scikit-learn's 1797 handwritten digits, 8 x 8: rotated a little more each period, or new classes each period."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from coreplay.data.sources import Count, TestFraction, source
+from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
-from coreplay.errors import InputError, unknown
+from coreplay.errors import InputError
 from coreplay.seeding import generator
-
-CHANGES = ("rotated", "class_incremental")
+from coreplay.validation import Count, Positive, TestFraction
 
 
 @source("digits")
 def digits(
     *,
-    change: str = "rotated",
+    change: Literal["rotated", "class_incremental"] = "rotated",
     num_clients: Count = 20,
     num_periods: Count = 5,
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0,
+    alpha: Positive = 1.0,
     degrees: Annotated[float, Field(allow_inf_nan=False)] = 90.0,
     test: TestFraction = 0.2,
     seed: int = 0,
@@ -31,8 +30,6 @@ def digits(
     from scipy.ndimage import rotate
     from sklearn.datasets import load_digits
 
-    if change not in CHANGES:
-        raise unknown("change", change, CHANGES)
     if change == "class_incremental" and num_periods > 10:
         raise InputError(f"num_periods must be at most 10, one class per period: got {num_periods}")
     bunch = load_digits()

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coreplay.data.build import build_stream, wanted_columns
-from coreplay.data.partition import Clients
-from coreplay.data.periods import Periods
+from coreplay.data.partition import Clients, Periods
 from coreplay.data.readers import Columns, from_table
 from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
@@ -23,7 +22,6 @@ def huggingface(
     columns: Columns | Mapping[str, str] | None = None,
     periods: Periods | Mapping[str, Any] | None = None,
     clients: Clients | Mapping[str, Any] | None = None,
-    duplicates: str = "skip",
     labels: Sequence[str | int] | None = None,
 ) -> FederatedStream:
     """Take a Hugging Face data set by name or by path, with a column mapping."""
@@ -36,7 +34,7 @@ def huggingface(
     if isinstance(label, datasets.ClassLabel):
         names = label.names
         raw.columns["label"] = [None if v is None or v < 0 else names[v] for v in raw.columns["label"]]
-    return build_stream(raw, periods, clients, duplicates, labels)
+    return build_stream(raw, periods, clients, labels)
 
 
 def _dataset(path: str, name: str | None, part: str) -> Any:

@@ -4,14 +4,11 @@ Client m says intent i in period t with probability
 
     p_mt(i) ∝ a_m(i) · exp(drift · w_t(i)) · season_t(i) · born_t(i)
 
-a_m(i) ~ Gamma(alpha), so that a client's preferences are Dirichlet(alpha); w_t a random walk of unit steps; season_t(i)
-= 1 + seasonality · cos(2π(t/season − φ_i)) for a third of the intents, which so leave and return; born_t(i) = 0 before
-the period in which a new intent appears. A habit is a client's own way to say things: with probability `habits` it
-takes its own favourite pattern and its own few favourite values of a slot.
+a_m(i) ~ Gamma(alpha), so that a client's preferences are Dirichlet(alpha); w_t is a random walk of unit steps;
+season_t(i) = 1 + seasonality · cos(2π(t/4 − φ_i)) for a third of the intents; born_t(i) = 0 before the period in which
+a new intent appears. With probability `habits` a client uses its own pattern and its own few values of a slot.
 
-In the grammar, ``(a|b|)`` stands for a, b or nothing; ``{slot}`` for a value of that slot. A slot's own values are
-expanded wholly, so that one draw is one index. A pattern becomes its variants without choices, each a list of pieces:
-literal, slot, literal, ...
+In the grammar, ``(a|b|)`` stands for a, b or nothing; ``{slot}`` for a value of that slot.
 """
 
 import re
@@ -27,15 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coreplay.data.periods import DAY
-from coreplay.data.sources import Count, Fraction, TestFraction, source
+from coreplay.data.partition import DAY
+from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import unknown
 from coreplay.seeding import generator
+from coreplay.validation import Count, Fraction, TestFraction
 
 START = 1_735_689_600  # 1 January 2025
 LENGTH = 35 * DAY  # the paper's five weeks
 FAVOURITES = 3  # values of a slot that a client uses by habit
+SEASON = 4.0  # periods after which an intent returns
+SPREAD = 0.5  # standard deviation of the logarithm of a client's number of samples
 OPENINGS = ("", "", "", "please", "hey", "can you", "could you please", "i want you to", "okay", "quick", "now")
 CLOSINGS = ("", "", "", "", "please", "thanks", "thank you", "right now", "for me", "will you")
 Floats = NDArray[np.float64]
@@ -76,17 +76,13 @@ def parse(text: str) -> Grammar:
             slots[slot] = tuple(dict.fromkeys(text for form in raw[slot] for text in _filled(form, values)))
         return slots[slot]
 
-    for slot in raw:
-        values(slot)
     patterns = {
         name: tuple(tuple(_SLOT.split(variant)) for form in forms for variant in choices(form))
         for domain in tables["intents"].values()
         for name, forms in domain.items()
     }
-    for forms in patterns.values():
-        for pattern in forms:
-            for slot in pattern[1::2]:
-                values(slot)
+    for slot in (*raw, *(slot for forms in patterns.values() for pattern in forms for slot in pattern[1::2])):
+        values(slot)
     return Grammar(slots, patterns, {name: tuple(domain) for name, domain in tables["intents"].items()})
 
 
@@ -122,8 +118,6 @@ def synthetic(
     drift: Annotated[float, Field(ge=0, le=1000)] = 0.35,
     new_intents: Fraction = 0.3,
     seasonality: Fraction = 0.7,
-    season: Annotated[float, Field(gt=0)] = 4.0,
-    spread: Annotated[float, Field(ge=0, le=1000)] = 0.5,
     seed: int = 0,
 ) -> FederatedStream:
     """Draw utterances to a voice assistant from an embedded grammar, with preferences, habits, drift and seasons.
@@ -147,32 +141,27 @@ def synthetic(
     new_intents
         Share of the intents that first appear in some later period.
     seasonality
-        How strongly a third of the intents comes and goes, from 0 to 1.
-    season
-        After how many periods such an intent returns.
-    spread
-        How much clients differ in their number of samples: the standard deviation of its logarithm.
+        How strongly a third of the intents comes and goes, with a season of four periods, from 0 to 1.
     seed
         The seed of everything that is drawn.
     """
     grammar = assistant()
-    trend = popularity(len(grammar.intents), num_periods, drift, new_intents, seasonality, season, seed)
+    trend = popularity(len(grammar.intents), num_periods, drift, new_intents, seasonality, seed)
     width = len(str(num_clients - 1))
     names, period, times, texts, labels = [], [], [], [], []
     for k in range(num_clients):
         client = f"client{k:0{width}d}"
         rng = generator(seed, "synthetic", client)
         speaker = Speaker.draw(grammar, alpha, habits, rng)
-        size = samples * np.exp(spread * rng.normal() - spread**2 / 2)
+        size = samples * np.exp(SPREAD * rng.normal() - SPREAD**2 / 2)
         for t in range(num_periods):
-            n = max(1, int(rng.poisson(size))) if spread else samples
+            n = max(1, int(rng.poisson(size)))
             chances = speaker.preferences * trend[t]
             intents = rng.choice(len(chances), size=n, p=chances / chances.sum())
-            said = speaker.say(intents, rng)
+            texts += speaker.say(intents, rng)
             names += [client] * n
             period += [t] * n
             times.append(START + t * LENGTH + np.sort(rng.integers(0, LENGTH, n)))
-            texts += said
             labels += [speaker.names[i] for i in intents]
     when = np.concatenate(times)
     tests = (when - START) % LENGTH >= LENGTH * (1 - test)
@@ -181,9 +170,7 @@ def synthetic(
     )
 
 
-def popularity(
-    intents: int, periods: int, drift: float, new_intents: float, seasonality: float, season: float, seed: int
-) -> Floats:
+def popularity(intents: int, periods: int, drift: float, new_intents: float, seasonality: float, seed: int) -> Floats:
     """Return how popular each intent is in each period, for all clients alike: (periods, intents), never all zero."""
     rng = generator(seed, "synthetic popularity")
     walk = np.cumsum(rng.normal(size=(periods, intents)), axis=0)
@@ -193,7 +180,7 @@ def popularity(
     late = rng.permutation(intents)[: round(new_intents * intents * (periods > 1) * (1 - 1e-9))]
     born[late] = rng.integers(1, max(2, periods), size=len(late))
     t = np.arange(periods)[:, None]
-    waves = 1 + seasonality * seasonal * np.cos(2 * np.pi * (t / season - phases))
+    waves = 1 + seasonality * seasonal * np.cos(2 * np.pi * (t / SEASON - phases))
     steps = drift * walk
     steps -= np.maximum(steps.max(axis=1, keepdims=True) - 500, 0)  # only shares count: no overflow
     weights = np.exp(steps) * waves * (t >= born)
