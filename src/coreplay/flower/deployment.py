@@ -286,8 +286,8 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # of another user
+        pass
     return True
 
 
@@ -316,9 +316,7 @@ def launch(
         wanted.write_text(config.toml(), encoding="utf-8")
         settings = {"folder": str(folder), "config": str(wanted), "resume": resume, "result": str(result)}
         given = app / "settings.toml"
-        given.write_text(
-            "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()), encoding="utf-8"
-        )
+        write_text(given, "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
         number = _begin(connection, app, given)
         try:
             _follow(connection, number, folder, result, observer)
