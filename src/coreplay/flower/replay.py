@@ -157,7 +157,9 @@ class ReplayBuffer:
                 answer = session.step(request.session, request.step, request.round, request.data)
                 store.save_session(self.client, session.state())  # better no answer than two different ones
                 return ContributeReply(data=answer)
-        return self._keep(request, data, session.finish(request.session, request.data or None))
+            kept = session.finish(request.session, request.data or None)
+            store.save_session(self.client, session.state())  # without secrets, so that a repeated request is answered
+        return self._keep(request, data, kept)
 
     def _client(self, request: Request, model: nn.Module, per_sample_loss: PerSampleLoss, data: Data) -> Client:
         """Return this client's half of the coordination, with gradients at the model that a request brought."""

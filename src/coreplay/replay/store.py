@@ -92,7 +92,6 @@ class Store(Database):
         def write() -> None:
             for buffer in buffers:
                 self._replace(buffer)
-                self._db.execute("DELETE FROM session WHERE client = ?", (buffer.client,))
 
         self._write(write)
 
@@ -132,7 +131,7 @@ class Store(Database):
         return None if found is None else bytes(found[0])
 
     def save_session(self, client: str, value: bytes) -> None:
-        """Save what a client has answered in a coordination, until it replaces its buffer."""
+        """Save what a client has answered in a coordination, in place of what it answered in an earlier one."""
         self._write(lambda: self._db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (client, value)))
 
     def _replace(self, buffer: Buffer) -> None:

@@ -279,7 +279,9 @@ class ClientRuntime:
     def settle(self, client: str, request: Settle) -> KeptReply:
         """Keep what the last broadcast makes the client choose."""
         pool = self.pool(client, request.period)
-        kept = self._session(client, request).finish(request.session, request.data or None)
+        session = self._session(client, request)
+        kept = session.finish(request.session, request.data or None)
+        self.store.save_session(client, session.state())  # without secrets, so that a repeated request is answered
         return self._keep(client, request, pool, kept)
 
     def _session(self, client: str, request: Request) -> Session:
