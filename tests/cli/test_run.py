@@ -229,7 +229,7 @@ def test_config_is_printed_as_it_can_be_read(place, tmp_path, capsys):
     assert code == 0
     (tmp_path / "printed.toml").write_text(out)
     assert Config.load(tmp_path / "printed.toml") == Config.make({"preset": "small"}, {"replay.budget": 7})
-    assert "# How many samples a client may keep." in out
+    assert "# Number of samples that a client may keep." in out
     changed = call(
         capsys, "run", place / "run.toml", "--set", 'replay.client_budgets={"client1": 2}', "--print-config"
     )[1]

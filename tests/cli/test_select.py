@@ -214,9 +214,11 @@ def test_near_optimality_from_the_command_line(tmp_path):
     assert {(row["n"], row["method"]) for row in result["rows"]} == {
         (n, method) for n in (8, 10) for method in ("polished", "naive_uniform", "exact")
     }
-    again = coreplay(*arguments, "-o", tmp_path / "out")
-    assert again.returncode == 2
-    assert "pass --resume to go on, or another --output" in again.stderr
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.txt").write_text("mine")
+    taken = coreplay(*arguments, "-o", tmp_path / "taken")
+    assert taken.returncode == 2
+    assert "thesis.txt" in taken.stderr
     wrong = coreplay("near-optimality", "--n", "3", "--budget", "5", "-o", tmp_path / "other")
     assert wrong.returncode == 2
     assert "n must be larger than the budget: got 3 for a budget of 5" in wrong.stderr

@@ -39,4 +39,5 @@ def train_round(engine, clients, values, observe=lambda report: None):
     numbers = {client: k for k, client in enumerate(engine.registry.clients)}
     counts = {client: int(engine.registry.counts("train")[numbers[client], 0]) for client in clients}
     request = Train(arrays={MODEL: values})
-    return sum_over_clients(engine, request, counts, {CHANGE: len(values)}, 4, Weights(10.0), observe, "training")
+    names, weights = {CHANGE: len(values)}, Weights(10.0)
+    return sum_over_clients(engine, request, clients, counts.__getitem__, names, 4, weights, observe, "training")
