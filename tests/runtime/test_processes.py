@@ -212,7 +212,7 @@ config = coreplay.Config.make({
     "task": {"name": "image_classification", "options": {"channels": 2}},
     "federated": {"rounds": 1},
     "replay": {"strategy": "first_ones", "budget": 2},
-    "engine": {"workers": 1},
+    "engine": {"name": "processes", "workers": 1},
 })
 """
 RUN = 'print(coreplay.run(config, "new").summary["strategy"])\n'

@@ -70,7 +70,7 @@ def test_herding_uses_the_features_of_the_task(featureless, things, tmp_path, mo
             for k in range(len(samples)):  # one sentence at a time: no padding, no masks
                 ids, _ = things.task.vocabulary.encode(samples[[k]].texts, 16)
                 means.append(model.bert(input_ids=torch.from_numpy(ids)).last_hidden_state[0].mean(dim=0).numpy())
-            kept = select(gram=np.eye(len(samples)), budget=3, method="herding", features=np.stack(means))
+            kept = select(gram=np.eye(len(samples)), budget=3, method="herding", columns={"features": np.stack(means)})
             found = sorted(item.key for item in store.load(client).items)
             expected = sorted(f"{number:016x}" for number in samples.ids[kept].tolist())
             same.append(found == expected)

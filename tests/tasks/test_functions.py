@@ -107,7 +107,7 @@ def test_the_parts_of_a_task_are_used(stream):
     ("given", "words"),
     [
         ({"model": 3}, "model must be a function or a module: got 3"),
-        ({"loss": "mse"}, "loss must be a function: got 'mse'"),
+        ({"loss": "mse"}, "loss must be a function or a module: got 'mse'"),
         ({"metric": "f1"}, "metric must be a Metric or 'accuracy': got 'f1'"),
     ],
 )
