@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coreplay.errors import InputError
-from coreplay.learning import Algorithm, RoundInfo, algorithm, algorithms, make_algorithm
+from coreplay.learning import Algorithm, RoundInfo, algorithm, make_algorithm
 from coreplay.learning.algorithms.fedopt import FedAdam, FedAvgM
 from coreplay.learning.algorithms.fedprox import FedProx
+from coreplay.learning.hooks import algorithms
 
 NAMES = sorted(name for name in algorithms() if name != "scaffold")  # has tests of its own
 INFO = RoundInfo(weight=1, total_weight=1, clients=1, period=0, round=0)

@@ -22,7 +22,7 @@ _LISTS = {  # command: what it lists, and the function that returns names with d
         "coordination_methods",
     ),
     "strategies": ("strategies of a run: what a buffer keeps", "coreplay.runtime.strategy", "strategies"),
-    "algorithms": ("federated algorithms", "coreplay.learning", "algorithms"),
+    "algorithms": ("federated algorithms", "coreplay.learning.hooks", "algorithms"),
     "continual-methods": (
         "continual methods, by which a client learns without forgetting",
         "coreplay.learning",
