@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_nothing_of_a_run_that_is_being_submitted(up, tmp_path):
     os.kill(submitting.pid, signal.SIGINT)
     said = submitting.communicate(timeout=120)[1]
     assert submitting.returncode == 130
-    assert ("--resume" if (tmp_path / "run").exists() else "start it again") in said
+    assert ("--resume" if (tmp_path / "run").exists() else "run the same command again") in said
     assert not any(Path(f"/proc/{pid}").exists() for pid in asking)
     runs = Connection.find(str(up.folder)).ask("ls", "coreplay")["runs"]
     assert all(run["status"].startswith("finished") for run in runs)
