@@ -8,7 +8,7 @@ from typing import Any
 def lazy_getattr(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package whose names live in the given modules.
 
-    >>> lazy_getattr("letters", {"sqrt": "math"})("sqrt")(9)
+    >>> lazy_getattr("roots", {"sqrt": "math"})("sqrt")(9)
     3.0
     """
 

@@ -11,7 +11,7 @@ from coreplay.coordination.secure.protocol import Reveal
 from coreplay.flower.app import carry_out, handle
 from coreplay.flower.engine import FlowerEngine
 from coreplay.flower.messages import from_record, to_record
-from coreplay.runtime import prepare, run
+from coreplay.runtime import RunFolder, prepare, run
 from coreplay.runtime.requests import CHANGE, Failed, Joined, KeptReply
 from tests.flower.common import digits, lines
 from tests.flower.nodes import Nodes
@@ -188,6 +188,24 @@ def test_a_capped_run_with_herding_is_the_same_on_flower_and_on_the_serial_engin
         carried_out(nodes, tmp_path, settings(**changes), {}, restart)
     assert lines(tmp_path / "run", "rounds.jsonl") == lines(tmp_path / "local", "rounds.jsonl")
     assert lines(tmp_path / "local", "rounds.jsonl") != lines(tmp_path / "uncapped", "rounds.jsonl")
+
+
+def test_scaffold_gives_the_same_bits_on_flower_and_on_the_serial_engine(nodes, tmp_path):
+    """Vectors beside the model, and the state of clients, also of one that is started again."""
+
+    def restart(event):
+        if (event.kind, event.period, event.round) == ("round", 1, 0):
+            nodes.remove(next(iter(nodes.configs)))
+            nodes.add("state", **{"client-id": "client0"})
+
+    changes = {"replay__strategy": "none", "federated__algorithm": "scaffold", "federated__rounds": 2}
+    changes["federated__clients_per_round"] = 3
+    run(settings(engine__name="serial", **changes), tmp_path / "local")
+    carried_out(nodes, tmp_path, settings(**changes), {}, restart)
+    one, two = (RunFolder.open(tmp_path / name).checkpoint() for name in ("run", "local"))
+    np.testing.assert_array_equal(one.values, two.values)
+    np.testing.assert_array_equal(one.state["scaffold.control"], two.state["scaffold.control"])
+    assert one.state["scaffold.control"].any()
 
 
 def no_shares(reply):

@@ -76,7 +76,7 @@ def init(
     _needed()
     from coreplay.flower.app_template import write_app
 
-    name = "".join(letter if letter.isalnum() else "-" for letter in folder.absolute().name.lower()).strip("-")
+    name = "".join(character if character.isalnum() else "-" for character in folder.absolute().name.lower()).strip("-")
     for path in write_app(folder, name or "coreplay-run"):
         echo(f"written: {path}")
     echo(f'start it: flwr run {folder} CONNECTION --run-config \'config="/path/run.toml" folder="/path/run"\'')

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -285,11 +285,15 @@ def coordinate(
     )
 
 
+def _same(client: Client) -> Client:
+    return client
+
+
 class _InProcess:
     """A transport among clients of this process, some of which may be missing."""
 
     def __init__(self, clients: list[Client], missing: Missing) -> None:
-        self._sessions = {client.name: Session(lambda client=client: client) for client in clients}  # type: ignore[misc]
+        self._sessions = {client.name: Session(partial(_same, client)) for client in clients}
         self._missing = missing
         self._read = lru_cache(1)(Broadcast.from_bytes)  # once for all clients
 

@@ -3,6 +3,7 @@
 import math
 import time
 import uuid
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,11 +93,11 @@ class GridEngine(Engine):
         self.join_timeout = max(transport.timeout, START_TIMEOUT)
         self._session, self._informed = "", set[str]()  # who has the model of this coordination
 
+    @abstractmethod
     def register(self, client: str, reply: Reply) -> str:
         """Take in what a client joined with; return what is wrong with it."""
-        raise NotImplementedError
 
-    def discover(self, observe: Observe, period: int) -> dict[str, str]:  # type: ignore[override]
+    def discover(self, observe: Observe, period: int) -> dict[str, str]:
         """Get to know clients that have joined or come back; return those that can't take part, and why."""
         failed = {}
         for node, found in self.transport.discover(self.join_timeout):
@@ -146,10 +147,7 @@ class GridEngine(Engine):
         """Return the request without the model, if the client has it from an earlier one."""
         if not isinstance(request, Contribute | SecureStep | Settle) or client not in self._informed:
             return request
-        light = request.__dict__.get("_light")
-        if light is None:  # one for all clients that the request goes to
-            light = request.__dict__["_light"] = request.without_arrays()
-        return light
+        return request.without_arrays
 
     def _expected(self, request: Request, clients: int) -> int:
         """Return how many bytes a reply may bring."""
@@ -221,7 +219,7 @@ class FlowerEngine(GridEngine):
         self.registry = self.known
         self._said = {c: (self.known.train[c], self.known.test[c]) for c in self.known.clients}
 
-    def discover(self, observe: Observe, period: int) -> dict[str, str]:  # type: ignore[override]
+    def discover(self, observe: Observe, period: int) -> dict[str, str]:
         """Get to know clients; those that join go back to the buffers of the end of the period before this one."""
         self._rewind_to = period - 1
         return super().discover(observe, period)

@@ -49,7 +49,7 @@ class Buffer:
         items = tuple(Item(key, index(period), payload) for key, period, payload in self.items)
         object.__setattr__(self, "items", items)
         for text in (self.client, *(item.key for item in self.items)):
-            if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
                 raise InputError(f"{whose} has a name with half of a surrogate pair: {text[:40]!r}")
         if not -1 <= self.period < 2**31:
             raise InputError(f"the period of {whose} must be from -1 to 2^31 - 1: got {self.period}")

@@ -30,11 +30,11 @@ def clean(text: object) -> str:
     'play ?jazz ?gnp.exe'
     """
     kept = []
-    for letter in str(text):
-        if letter in "\t\n\r\x0b\x0c\x85\u2028\u2029":
+    for character in str(text):
+        if character in "\t\n\r\x0b\x0c\x85\u2028\u2029":
             kept.append(" ")
         else:
-            kept.append("?" if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Cn", "Co") else letter)
+            kept.append("?" if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Cn", "Co") else character)
     return "".join(kept)
 
 

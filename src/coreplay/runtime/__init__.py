@@ -47,5 +47,4 @@ _HOMES = {
 }
 _NAMES = {name: f"coreplay.runtime.{module}" for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_NAMES)  # noqa: PLE0605
 __getattr__ = lazy_getattr(__name__, _NAMES)

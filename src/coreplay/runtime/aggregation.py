@@ -113,7 +113,7 @@ def sum_over_clients(
     clients : sequence of str
         The clients.
     samples : function
-        Returns how many samples a client has; it is called when the engine has looked for clients that came back.
+        Returns the number of samples that a client trains on. It is called after clients that came back have joined.
     names : mapping
         The vectors that each must send, and their lengths.
     groups : int

@@ -133,8 +133,9 @@ class Engine(ABC):
         if current >= 0:
             yield found
 
-    def discover(self, observe: Observe, period: int) -> None:  # noqa: B027  there may be nothing to do
-        """Get to know clients that have joined or come back during this period, where that can happen."""
+    def discover(self, observe: Observe, period: int) -> dict[str, str]:
+        """Get to know clients that have joined or come back; return those that can't take part, and why."""
+        return {}
 
     def note_kept(self, period: int, kept: Mapping[str, int]) -> None:
         """Record how many samples clients keep after a period."""

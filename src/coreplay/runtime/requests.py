@@ -6,6 +6,7 @@ JSON, arrays travel beside them (a model is one vector), and messages of a coord
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self, get_type_hints
 
 from numpy.typing import NDArray
@@ -87,8 +88,9 @@ class Request(Message):
         """Return what a reply to this request must say."""
         return self.kind, self.run, self.period, self.round
 
+    @cached_property
     def without_arrays(self) -> Self:
-        """Return the request for a client that has the arrays already."""
+        """The request for clients that have the arrays already; one object for all of them."""
         return replace(self, arrays={})
 
 

@@ -132,7 +132,7 @@ def _read(file: Path, option: str) -> Tokenizer:
 
 
 def train(texts: Iterable[str], size: int, min_count: int = 2) -> list[str]:
-    """Learn at most `size` pieces: special ones, letters, then pairs by their count, which is at least `min_count`.
+    """Learn at most `size` pieces: special ones, characters, then pairs by their count, which is at least `min_count`.
 
     >>> train(["low lower lowest", "new newer newest"], 25)[-3:]
     ['##st', '##wer', '##west']
@@ -140,13 +140,13 @@ def train(texts: Iterable[str], size: int, min_count: int = 2) -> list[str]:
     if size <= len(SPECIAL):
         raise InputError(f"the vocabulary needs room for more than {len(SPECIAL)} special pieces: got {size}")
     counts = _count_words(texts)
-    words = [[word[0], *("##" + letter for letter in word[1:])] for word in sorted(counts)]
+    words = [[word[0], *("##" + character for character in word[1:])] for word in sorted(counts)]
     often = [counts[word] for word in sorted(counts)]
-    letters: Counter[str] = Counter()
+    characters: Counter[str] = Counter()
     for pieces, n in zip(words, often, strict=True):
-        letters.update({piece: n * pieces.count(piece) for piece in pieces})
+        characters.update({piece: n * pieces.count(piece) for piece in pieces})
     room = size - len(SPECIAL)
-    alphabet = sorted(sorted(letters), key=lambda piece: -letters[piece])[:room]
+    alphabet = sorted(sorted(characters), key=lambda piece: -characters[piece])[:room]
     vocabulary = [*SPECIAL, *sorted(alphabet)]
     return vocabulary + _merged(words, often, room - len(alphabet), min_count)
 
