@@ -7,11 +7,15 @@ dataclass whose fields are its options. It is registered with `algorithm` or `co
 
 In one step of local training the hooks apply in this order: `batches` chooses the samples, every `loss` is added to the
 mean loss, the gradient is clipped, every `gradient` changes it in turn, and the optimizer steps.
+
+After the last round of a period, `finish_model` may change the model at the server. Then the model is evaluated,
+clients answer `finish_period`, and buffers are filled.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -47,6 +51,20 @@ class Step:
     losses: Tensor
     weights: Tensor
 
+    @property
+    def mean_loss(self) -> Tensor:
+        """The loss that is minimised, without what hooks add: Σ losses / Σ weights."""
+        return self.losses.sum() / self.weights.sum()
+
+    def rows(self, ctx: "LearningContext", which: str) -> Tensor | None:
+        """Return which rows of the outputs are of "new" or of "kept" samples; None for "all"."""
+        if which == "all":
+            return None
+        kept = torch.from_numpy(self.samples.arrived < ctx.period)
+        owners = ctx.task.output_rows(self.batch)
+        chosen = kept if which == "kept" else ~kept
+        return chosen if owners is None else chosen[owners]
+
 
 @dataclass(frozen=True)
 class LearningContext:
@@ -62,8 +80,8 @@ class LearningContext:
         The client's new samples and its buffer, as columns: `pool.arrived` tells new from kept.
     start : Tensor
         The trainable parameters at the start of the round.
-    period_start : Tensor or None
-        Those at the start of the period, if the hook sets `needs_period_start`.
+    period_model : Tensor or None
+        The whole model at the start of the period, running statistics included, if a hook sets `needs_period_start`.
     received : mapping
         What the hook's own `broadcast` sent, by name.
     state : mapping
@@ -78,6 +96,8 @@ class LearningContext:
         The `[federated]` table of the configuration: learning_rate, epochs, batch_size and so on.
     rng : numpy Generator
         The hook's own random numbers in this round.
+    seen : int
+        How many samples the client received before this period.
     steps : int
         How many optimizer steps the client took; set in `finish_round`.
     """
@@ -86,7 +106,7 @@ class LearningContext:
     flat: FlatModel
     pool: Samples
     start: Tensor
-    period_start: Tensor | None
+    period_model: Tensor | None
     received: Mapping[str, Tensor]
     state: State
     client: str
@@ -94,6 +114,7 @@ class LearningContext:
     round: int
     settings: Any
     rng: np.random.Generator
+    seen: int = 0
     steps: int = 0
 
     @property
@@ -107,43 +128,88 @@ class LearningContext:
         return self.flat.values[: self.flat.trainable]
 
     @property
+    def period_start(self) -> Tensor:
+        """The trainable parameters at the start of the period."""
+        assert self.period_model is not None, "the hook must set needs_period_start"
+        return self.period_model[: self.flat.trainable]
+
+    @property
     def kept(self) -> Samples:
         """The samples of the pool that come from the buffer."""
         return self.pool[np.flatnonzero(self.pool.arrived < self.period)]
 
+    @property
+    def new(self) -> Samples:
+        """The samples of the pool that arrived in this period."""
+        return self.pool[np.flatnonzero(self.pool.arrived == self.period)]
+
+    def at(self, values: Tensor) -> "LearningContext":
+        """Return this context with a second model that has other values: a whole model, or parameters alone."""
+        twin = self.flat.twin
+        twin.values[len(values) :] = self.flat.values[len(values) :]
+        if twin.source is not values:  # the same tensor again, step by step, need not be copied again
+            twin.values[: len(values)], twin.source = values, values
+        return replace(self, flat=twin)
+
     def gradient(self, samples: Samples, view: int | None = None) -> Tensor:
         """Return the gradient of the mean loss on some samples at the current parameters, as one vector."""
-        training = self.model.training
-        self.model.eval()  # no dropout, and running statistics stay as they are
-        self.model.zero_grad()
-        with torch.enable_grad():
-            losses = self.task.per_sample_loss(self.model, batch := self.task.collate(samples, view))
-            (losses.sum() / self.task.weights(batch).sum()).backward()  # type: ignore[no-untyped-call]
-        found = self.flat.gradient()
-        self.model.zero_grad()
-        self.model.train(training)
-        return found
+        with evaluating(self.model), torch.enable_grad():
+            batch = self.task.collate(samples, view)
+            loss = self.task.per_sample_loss(self.model, batch).sum() / self.task.weights(batch).sum()
+            return self.flat.joined(torch.autograd.grad(loss, self.flat.parameters, allow_unused=True))
 
-    def outputs(self, samples: Samples, view: int | None = None) -> Any:
-        """Return the model's outputs for some samples, in evaluation mode and without gradients."""
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                return self.task.outputs(self.model, self.task.collate(samples, view))
-        finally:
-            self.model.train(training)
+    def losses(self, samples: Samples, view: int | None = None) -> Tensor:
+        """Return the loss of each sample per unit of its weight, such as a token, in evaluation mode."""
+        with evaluating(self.model), torch.no_grad():
+            batch = self.task.collate(samples, view)
+            return self.task.per_sample_loss(self.model, batch) / self.task.weights(batch).clamp(min=1)
+
+    def outputs(self, batch: Any) -> Any:
+        """Return the model's outputs for a collated batch, in evaluation mode and without gradients."""
+        with evaluating(self.model), torch.no_grad():
+            return self.task.outputs(self.model, batch)
+
+    def fisher(self, most: int) -> Tensor:
+        """Return the mean squared gradient of at most so many samples of the pool, drawn at random.
+
+        It is the diagonal of the empirical Fisher information.
+        """
+        n = len(self.pool)
+        rows = np.arange(n) if n <= most else np.sort(self.rng.choice(n, most, replace=False))
+        view, found = self.draw_view(), torch.zeros_like(self.start)
+        for row in rows:
+            found += self.gradient(self.pool[[row]], view).square_()
+        return found / max(len(rows), 1)
+
+    def draw_view(self) -> int:
+        """Draw a view, which determines the masks or augmentations of a batch."""
+        return int(self.rng.integers(2**62))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout and updates of running statistics off for a while."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 @dataclass(frozen=True)
 class RoundInfo:
-    """What the server knows of a round or a period: the weight of all answers, and of all clients that have data."""
+    """What the server knows of a round or a period: the weight of all answers, and of all clients that have data.
+
+    `parameters` are those after the round's update.
+    """
 
     weight: int
     total_weight: int
     clients: int
     period: int
     round: int
+    parameters: Vector = field(default_factory=lambda: np.empty(0))
 
 
 class LearningHook:
@@ -153,6 +219,8 @@ class LearningHook:
     ----------
     needs_period_start : bool
         Send the model of the period's start to clients with every training request.
+    extra_passes : str
+        What a client computes besides a plain step, for the table of methods.
     round_sums : tuple of str
         The vectors that `finish_round` returns for the server, each as long as the trainable parameters. The server
         gets their sums over clients, weighted by samples.
@@ -161,11 +229,15 @@ class LearningHook:
     """
 
     needs_period_start: ClassVar[bool] = False
+    extra_passes: ClassVar[str] = "none"
     round_sums: ClassVar[tuple[str, ...]] = ()
     period_sums: ClassVar[tuple[str, ...]] = ()
 
     def check(self, settings: Any) -> None:
         """Raise an `InputError` if the method can't work with this `[federated]` table."""
+
+    def check_task(self, task: Task, batch: Any, outputs: Any) -> None:
+        """Raise an `InputError` if the method can't work with this task, given its outputs for a batch."""
 
     def batches(self, ctx: LearningContext, epoch: int) -> Iterator[Samples] | None:
         """Return what each step of an epoch trains on; None for shuffled batches of the whole pool."""
@@ -175,8 +247,8 @@ class LearningHook:
         """Return a scalar to add to the mean loss of a step."""
         return None
 
-    def gradient(self, ctx: LearningContext, gradient: Tensor) -> Tensor:
-        """Return the vector to descend along, given the clipped gradient as one vector."""
+    def gradient(self, ctx: LearningContext, gradient: Tensor, step: Step) -> Tensor:
+        """Return the vector to descend along, given the clipped gradient of a step as one vector."""
         return gradient
 
     def finish_round(self, ctx: LearningContext, change: Tensor) -> tuple[Sums, State]:
@@ -206,6 +278,10 @@ class LearningHook:
     def server_period(self, sums: State, state: State, info: RoundInfo) -> State:
         """Return the server's state after a period, from the weighted `period_sums`."""
         return state
+
+    def finish_model(self, model: Vector, period_model: Vector) -> Vector:
+        """Return the model after the last round of a period, given it and the one at the period's start."""
+        return model
 
 
 class Algorithm(LearningHook):
@@ -283,15 +359,29 @@ class Methods:
         Its options.
     continual : mapping
         The names of the continual methods, in order, with the options of each.
+    mixing : LearningHook or None
+        How kept samples are mixed with new ones, unless it is by concatenation.
     """
 
     def __init__(
-        self, algorithm: str, options: Mapping[str, Any], continual: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        algorithm: str,
+        options: Mapping[str, Any],
+        continual: Mapping[str, Mapping[str, Any]] | None = None,
+        mixing: LearningHook | None = None,
     ) -> None:
         self.algorithm_name, self.algorithm = algorithm, make_algorithm(algorithm, options)
         self.hooks: dict[str, LearningHook] = {algorithm: self.algorithm}
+        if mixing is not None:
+            self.hooks["replay.mixing"] = mixing
         for name, given in (continual or {}).items():
             self.hooks[name] = _continual.make(name, given)
+        both = [repr(name) for name in self.overriding("batches")]
+        if len(both) > 1:
+            raise InputError(f"{' and '.join(both)} each decide what a step trains on: use one of them")
+        related = [name for name in self.hooks if name in ("der", "der_pp")]
+        if len(related) > 1:
+            raise InputError("continual methods 'der' and 'der_pp' exclude each other: use one of them")
 
     def overriding(self, method: str) -> dict[str, LearningHook]:
         """Return the hooks that override a method, by name."""
@@ -305,8 +395,20 @@ class Methods:
 
     @property
     def needs_period_start(self) -> bool:
-        """Whether some hook needs the model of the period's start."""
+        """Whether clients need the model of the period's start."""
         return any(hook.needs_period_start for hook in self.hooks.values())
+
+    @property
+    def keep_period_start(self) -> bool:
+        """Whether the server must remember the model of the period's start."""
+        return self.needs_period_start or bool(self.overriding("finish_model"))
+
+    def finish_model(self, model: Vector, period_model: Vector | None) -> Vector:
+        """Return what the hooks make of the model after the last round of a period."""
+        for hook in self.overriding("finish_model").values():
+            assert period_model is not None, "keep_period_start"
+            model = hook.finish_model(model, period_model)
+        return model
 
     @property
     def round_sums(self) -> list[str]:
@@ -333,6 +435,7 @@ class Methods:
         name = self.algorithm_name
         parameters, own = self.algorithm.update(parameters, change, part(sums, name), part(state, name), info)
         states: dict[str, State] = {name: own}
+        info = replace(info, parameters=parameters)
         for other, hook in self.hooks.items():
             if other != name:
                 states[other] = hook.server_round(part(sums, other), part(state, other), info)

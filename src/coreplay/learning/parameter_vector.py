@@ -6,6 +6,10 @@ operation. Frozen parameters stay in the model and are not part of the vector; n
 Gradients stay apart: autograd hands them over without a copy, which adding them into one vector would cost.
 """
 
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import cached_property
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -43,6 +47,7 @@ class FlatModel:
         self.trainable = sum(_aligned(tensor.numel()) for tensor in self.parameters)
         self.size = sum(_aligned(tensor.numel()) for tensor in tensors)
         self.values = torch.zeros(self.size, dtype=tensors[0].dtype)
+        self.source: Tensor | None = None  # where a twin has its values from
         self._places: list[slice] = []
         at = 0
         for tensor in tensors:
@@ -61,12 +66,21 @@ class FlatModel:
         else:
             self.values.copy_(values)
 
+    @cached_property
+    def twin(self) -> "FlatModel":
+        """A second instance of the model, for the outputs or gradients of other parameters than the current ones."""
+        return FlatModel(deepcopy(self.model))
+
     def gradient(self) -> Tensor:
         """Return the gradients of the parameters as one vector, zero where there is none."""
+        return self.joined([parameter.grad for parameter in self.parameters])
+
+    def joined(self, gradients: Sequence[Tensor | None]) -> Tensor:
+        """Return one tensor per parameter as one vector, zero where there is None."""
         found = torch.zeros(self.trainable, dtype=self.values.dtype)
-        for parameter, place in zip(self.parameters, self._places, strict=False):
-            if parameter.grad is not None:
-                found[place] = parameter.grad.reshape(-1)
+        for gradient, place in zip(gradients, self._places, strict=False):
+            if gradient is not None:
+                found[place] = gradient.reshape(-1)
         return found
 
     def set_gradient(self, gradient: Tensor, which: list[bool]) -> None:

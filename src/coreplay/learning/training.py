@@ -19,6 +19,7 @@ from coreplay.learning.hooks import (
     Step,
     checked_state,
     checked_sums,
+    evaluating,
     joined,
     part,
 )
@@ -75,7 +76,8 @@ def contexts(
     *,
     state: State | None = None,
     received: Mapping[str, Tensor] | None = None,
-    period_start: Tensor | None = None,
+    period_model: Tensor | None = None,
+    seen: int = 0,
 ) -> dict[str, LearningContext]:
     """Return what each hook sees, by the name of the hook."""
     start = flat.values[: flat.trainable].clone()
@@ -85,7 +87,7 @@ def contexts(
             flat=flat,
             pool=pool,
             start=start,
-            period_start=None if period_start is None else period_start[: flat.trainable],
+            period_model=period_model,
             received=part(received or {}, name),
             state=part(state or {}, name),
             client=turn.client,
@@ -93,9 +95,21 @@ def contexts(
             round=turn.round,
             settings=settings,
             rng=generator(turn.seed, turn.client, turn.period, f"hook {name}", turn.round),
+            seen=seen,
         )
         for name in methods.hooks
     }
+
+
+def check_task(methods: Methods, flat: FlatModel, task: Task, samples: Samples) -> None:
+    """Let the hooks refuse a task that they can't work with, given a few samples of the run."""
+    checking = methods.overriding("check_task")
+    if checking and len(samples):
+        batch = task.collate(samples)
+        with evaluating(flat.model), torch.no_grad():
+            outputs = task.outputs(flat.model, batch)
+        for hook in checking.values():
+            hook.check_task(task, batch, outputs)
 
 
 def train(
@@ -121,7 +135,6 @@ def train(
         seen = contexts(methods, flat, task, pool, settings, turn, **given)
     optimizer = _optimizer(flat, settings)
     model = flat.model
-    weighted = bool((pool.weight != 1).any())
     total = torch.zeros((), dtype=torch.float64)
     weight = torch.zeros((), dtype=torch.float64)
     steps = 0
@@ -139,12 +152,13 @@ def train(
                     layer.train(len(weights) > 1)
                 outputs = task.outputs(model, batch)
                 losses = task.losses(outputs, batch)
-                if weighted:
+                if (samples.weight != 1).any():
                     scale = torch.from_numpy(samples.weight)
                     losses, weights = losses * scale, weights * scale
-                loss = losses.sum() / weights.sum()
+                step = Step(samples, batch, outputs, losses, weights)
+                loss = step.mean_loss
                 for name in losing:
-                    extra = methods.hooks[name].loss(seen[name], Step(samples, batch, outputs, losses, weights))
+                    extra = methods.hooks[name].loss(seen[name], step)
                     if extra is not None:
                         loss = loss + _scalar(extra, name, turn)
                 optimizer.zero_grad()
@@ -152,7 +166,7 @@ def train(
                 if settings.max_grad_norm:
                     torch.nn.utils.clip_grad_norm_(flat.parameters, settings.max_grad_norm)
                 if changing:
-                    _change(flat, methods, changing, seen, turn)
+                    _change(flat, methods, changing, seen, step, turn)
                 optimizer.step()
                 steps += 1
                 total += losses.detach().sum()
@@ -196,13 +210,13 @@ def _scalar(value: Any, hook: str, turn: Turn) -> Tensor:
 
 
 def _change(
-    flat: FlatModel, methods: Methods, names: list[str], seen: Mapping[str, LearningContext], turn: Turn
+    flat: FlatModel, methods: Methods, names: list[str], seen: Mapping[str, LearningContext], step: Step, turn: Turn
 ) -> None:
     """Let hooks change the gradient."""
     which = [parameter.grad is not None for parameter in flat.parameters]
     gradient = flat.gradient()
     for name in names:
-        found = methods.hooks[name].gradient(seen[name], gradient)
+        found = methods.hooks[name].gradient(seen[name], gradient, step)
         if not isinstance(found, Tensor) or found.shape != gradient.shape:
             got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise HookError(f"{name!r} {turn}: gradient must return shape {tuple(gradient.shape)}: got {got}")

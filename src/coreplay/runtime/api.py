@@ -14,6 +14,7 @@ from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError
 from coreplay.gradients import select_parameters
 from coreplay.learning import FlatModel
+from coreplay.learning.training import check_task
 from coreplay.plugins import load_plugins
 from coreplay.replay import Store
 from coreplay.runtime.config import AUTO, FLOWER, GIVEN, PROCESSES, SERIAL, SIMULATION, Config, StreamConfig
@@ -60,6 +61,7 @@ def prepare(config: Config, stream: FederatedStream | None = None, task: Task | 
     model = task.model(config.seed)
     select_parameters(model, config.gradients.parameters)  # a pattern that fits nothing is said now
     flat = FlatModel(model)
+    check_task(config.methods(), flat, task, stream.of_period(0, "train")[:2])
     return Prepared(stream, task, flat.numpy().copy(), flat.trainable)
 
 

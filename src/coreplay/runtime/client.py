@@ -186,6 +186,7 @@ class ClientRuntime:
             self.config.federated,
             self._turn(client, request),
             **self._given(client, request),
+            seen=pool.seen,
         )
         if found.state:
             self.store.save_state(client, (request.period, request.round), save(found.state), request.keep_from)
@@ -206,7 +207,7 @@ class ClientRuntime:
             known = self.store.state(client, before or (request.period, request.round))
         vectors = {name: _tensor(array) for name, array in request.arrays.items() if name != MODEL}
         start = vectors.pop(PERIOD_START, None)
-        return {"state": load(known) if known else {}, "received": vectors, "period_start": start}
+        return {"state": load(known) if known else {}, "received": vectors, "period_model": start}
 
     def finish_period(self, client: str, request: FinishPeriod) -> TrainReply:
         """Let the hooks finish the period, save their state, and return their sums."""

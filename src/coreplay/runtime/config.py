@@ -16,7 +16,9 @@ from coreplay.data.sources import check_source
 from coreplay.errors import InputError, unknown
 from coreplay.files import read_toml, reading
 from coreplay.learning import Methods
+from coreplay.learning.mixing import Mixing
 from coreplay.plugins import load_plugins, resolve
+from coreplay.registry import keywords
 from coreplay.runtime.config_toml import explained, merge, written
 from coreplay.runtime.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.runtime.tracker import check_trackers
@@ -75,6 +77,9 @@ class FederatedConfig(_Part):
     clients_per_round: int | None = _field(
         None, "Number of clients sampled for each round; all clients with new data if absent.", ge=1
     )
+    buffer_only_clients: bool = _field(
+        False, "Let clients without new data in a period take part in its rounds, with their buffers."
+    )
     epochs: int = _field(1, "Number of passes of a client over its data per round.", "not given", ge=1)
     batch_size: int = _field(16, "Number of samples per training step.", "not given", ge=1)
     optimizer: Literal["sgd", "adamw"] = _field("sgd", "Optimizer of the clients: sgd or adamw.", "not given")
@@ -126,6 +131,21 @@ class ReplayConfig(_Part):
     secure: bool = _field(
         False, "Coordinate through secure aggregation: the server sees no individual client's contribution."
     )
+
+    mixing: Literal["concatenate", "ratio", "weight"] = _field(
+        "concatenate",
+        "How training mixes kept samples with new ones: concatenate, ratio (a fraction of each batch) or weight.",
+        "concatenate",
+    )
+    kept_fraction: float = _field(0.5, "Mixing by ratio: fraction of kept samples in each batch.", gt=0, lt=1)
+    kept_weight: float = _field(
+        1.0, "Mixing by weight: loss weight of a kept sample; 0 for the number of samples it stands for.", ge=0
+    )
+    max_kept_weight: float = _field(10.0, "Mixing by weight: upper limit of the weight when `kept_weight` is 0.", ge=1)
+    retrieval: Literal["uniform", "mir"] = _field(
+        "uniform", "Mixing by ratio: which kept samples are drawn, uniform or mir (those the step would hurt most)."
+    )
+    retrieval_candidates: int = _field(50, "Mixing by ratio with mir: number of kept samples to choose from.", ge=1)
 
     def budget_of(self, client: str, offered: int) -> int:
         """Return the budget of a client that has received `offered` samples in total.
@@ -308,7 +328,16 @@ class Config(_Part):
                 raise InputError(
                     f"continual.options.{name} are options of a method that continual.methods does not name"
                 )
-        return Methods(self.federated.algorithm, self.federated.options, chosen)
+        replay = self.replay
+        if replay.retrieval != "uniform" and replay.mixing != "ratio":
+            raise InputError(
+                f'replay.retrieval = "{replay.retrieval}" chooses what each batch draws from the buffer: '
+                f'set replay.mixing = "ratio" (now "{replay.mixing}")'
+            )
+        mixing = None
+        if replay.mixing != "concatenate":
+            mixing = Mixing(**{name: getattr(replay, name) for name in keywords(Mixing)})
+        return Methods(self.federated.algorithm, self.federated.options, chosen, mixing)
 
     @classmethod
     def _shaped(cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None, where: str) -> "Config":

@@ -101,7 +101,7 @@ class Trainer:
         self._trainable = trainable
         found = folder.checkpoint()
         self._now = found or Checkpoint(Progress(), start, self._methods.init(start[:trainable]))
-        if self._methods.needs_period_start and self._now.period_start is None:
+        if self._methods.keep_period_start and self._now.period_start is None:
             self._now.period_start = self._now.values
         if self._now.values.shape != start.shape:
             raise InputError(
@@ -138,12 +138,13 @@ class Trainer:
         while progress.period < self._periods:
             if not progress.measured:
                 self._train()
+                self._now.values = self._methods.finish_model(self._now.values, self._now.period_start)
                 self._evaluate()
             if progress.period + 1 < self._periods:  # nobody asks for anything after the last period
                 self._finish_period()
                 self._choose()
             progress.period, progress.round, progress.measured = progress.period + 1, 0, False
-            if self._methods.needs_period_start:
+            if self._methods.keep_period_start:
                 self._now.period_start = self._now.values
             self._save()
         return self._finish()
@@ -192,7 +193,7 @@ class Trainer:
     def _arrays(self) -> dict[str, Vector]:
         """Return what clients need to train: the model, what hooks send, and perhaps the period's first model."""
         arrays = {MODEL: self._now.values, **self._methods.broadcast(self._now.state)}
-        if self._now.period_start is not None:
+        if self._methods.needs_period_start and self._now.period_start is not None:
             arrays[PERIOD_START] = self._now.period_start
         return arrays
 
@@ -204,11 +205,12 @@ class Trainer:
         return int(self._counts[self._numbers[client], self.progress.period]) + self.engine.sizes.get(client, 0)
 
     def _info(self, update: Update) -> RoundInfo:
-        able = self._able(self.progress.period)
+        able = self._training(self.progress.period)
         counts = {client: self._samples(client) for client in able}
         largest = self._weights.largest(counts)
         total = sum(min(count, largest) for count in counts.values())
-        return RoundInfo(update.weight, total, len(able), self.progress.period, self.progress.round)
+        parameters = self._now.values[: self._trainable]
+        return RoundInfo(update.weight, total, len(able), self.progress.period, self.progress.round, parameters)
 
     def _count_bytes(self, down: dict[str, Vector], up: dict[str, int], asked: int, answered: int) -> None:
         self.progress.bytes_down += asked * sum(array.nbytes for array in down.values())
@@ -218,9 +220,16 @@ class Trainer:
         """Return the clients with new data in a period, in the registry's order."""
         return [self.registry.clients[k] for k in np.flatnonzero(self._counts[:, period])]
 
+    def _training(self, period: int) -> list[str]:
+        """Return the clients that may train in a period: those with new data, and perhaps those with a buffer only."""
+        if not self.config.federated.buffer_only_clients:
+            return self._able(period)
+        sizes, counts = self.engine.sizes, self._counts[:, period]
+        return [client for k, client in enumerate(self.registry.clients) if counts[k] or sizes.get(client)]
+
     def _sampled(self, period: int, round: int) -> list[str]:
-        """Sample the clients of a round from those with new data."""
-        able, most = self._able(period), self.config.federated.clients_per_round
+        """Sample the clients of a round from those that may train."""
+        able, most = self._training(period), self.config.federated.clients_per_round
         if most is None or most >= len(able):
             return able
         numbers = np.array([self._numbers[client] for client in able])

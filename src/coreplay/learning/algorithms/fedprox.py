@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coreplay.learning.algorithms.fedavg import FedAvg
-from coreplay.learning.hooks import LearningContext, NotNegative, algorithm
+from coreplay.learning.hooks import LearningContext, NotNegative, Step, algorithm
 
 
 @algorithm("fedprox")
@@ -21,6 +21,6 @@ class FedProx(FedAvg):
 
     mu: NotNegative = 0.01
 
-    def gradient(self, ctx: LearningContext, gradient: Tensor) -> Tensor:
+    def gradient(self, ctx: LearningContext, gradient: Tensor, step: Step) -> Tensor:
         """Add the gradient of the pull."""
         return gradient.add_(ctx.parameters, alpha=self.mu).sub_(ctx.start, alpha=self.mu)

@@ -24,6 +24,7 @@ from coreplay.learning.hooks import (
     NotNegative,
     RoundInfo,
     State,
+    Step,
     Sums,
     Vector,
     algorithm,
@@ -60,7 +61,7 @@ class Scaffold(Algorithm):
         """Send c."""
         return {"control": state["control"]}
 
-    def gradient(self, ctx: LearningContext, gradient: Tensor) -> Tensor:
+    def gradient(self, ctx: LearningContext, gradient: Tensor, step: Step) -> Tensor:
         """Return g − c_i + c."""
         return gradient.sub_(_own(ctx)).add_(ctx.received["control"])
 

@@ -1,0 +1,109 @@
+"""Distillation from an earlier model (LwF: Li and Hoiem 2016; in federated learning: Usmanova et al. 2021).
+
+With teacher outputs z and student outputs s at the same inputs, and temperature T, a step's loss gains
+
+    strength · T² · mean over output rows of KL(softmax(z / T) ‖ softmax(s / T)).
+
+For language models the rows are the positions that carry loss. The teacher is the global model at the start of the
+period, which every client has anyway; or a moving average of the global model over rounds; or the mean of the two
+losses. Nothing is stored, and a step costs one forward pass more.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from coreplay.errors import InputError
+from coreplay.learning.hooks import (
+    LearningContext,
+    LearningHook,
+    NotNegative,
+    RoundInfo,
+    State,
+    Step,
+    Vector,
+    continual_method,
+)
+from coreplay.tasks import Task
+
+
+@continual_method("distillation")
+@dataclass(frozen=True, kw_only=True)
+class Distillation(LearningHook):
+    """Keep the outputs near those of the model at the period's start, or of a moving average.
+
+    Parameters
+    ----------
+    strength
+        The weight of the distillation loss.
+    temperature
+        Divides the logits of teacher and student. Higher values give small probabilities more influence.
+    teacher
+        The teacher: "period_start", "average" (a moving average of the global model over rounds), or "both".
+    samples
+        The samples to distil on: "all", "new" or "kept".
+    decay
+        The part of the moving average that is left after another round.
+    """
+
+    strength: NotNegative = 1.0
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    teacher: Literal["period_start", "average", "both"] = "period_start"
+    samples: Literal["all", "new", "kept"] = "all"
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    needs_period_start: ClassVar[bool] = True
+    extra_passes: ClassVar[str] = "one forward pass per step and teacher"
+
+    def check_task(self, task: Task, batch: Any, outputs: Any) -> None:
+        """Refuse outputs that are not logits."""
+        check_logits("distillation", task, outputs)
+
+    def loss(self, ctx: LearningContext, step: Step) -> Tensor | None:
+        """Return the distillation loss; none in the first period, which starts from an untrained model."""
+        rows = step.rows(ctx, self.samples)
+        if not ctx.period or not self.strength or (rows is not None and not rows.any()):
+            return None
+        teachers = []
+        if self.teacher != "average":
+            teachers.append(ctx.period_model)
+        if self.teacher != "period_start":
+            teachers.append(ctx.received["average"])
+        found = [self._divergence(ctx.at(values).outputs(step.batch), step.outputs, rows) for values in teachers]
+        return self.strength * torch.stack(found).mean()
+
+    def _divergence(self, teacher: Tensor, student: Tensor, rows: Tensor | None) -> Tensor:
+        if rows is not None:
+            teacher, student = teacher[rows], student[rows]
+        wanted = functional.softmax(teacher / self.temperature, dim=-1)
+        got = functional.log_softmax(student / self.temperature, dim=-1)
+        return functional.kl_div(got, wanted, reduction="batchmean") * self.temperature**2
+
+    def init(self, parameters: Vector) -> State:
+        """Start the moving average at the first model."""
+        return {} if self.teacher == "period_start" else {"average": parameters}
+
+    def broadcast(self, state: State) -> State:
+        """Send the moving average, if there is one."""
+        return state
+
+    def server_round(self, sums: State, state: State, info: RoundInfo) -> State:
+        """Move the average towards the new model."""
+        if not state:
+            return state
+        decay = np.asarray(self.decay, dtype=info.parameters.dtype)
+        return {"average": decay * state["average"] + (1 - decay) * info.parameters}
+
+
+def check_logits(method: str, task: Task, outputs: Any) -> None:
+    """Refuse a task whose outputs are not rows of logits."""
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < 2:
+        got = f"a tensor of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise InputError(
+            f"continual method {method!r} needs outputs with one row of at least two logits per sample or position: "
+            f"{type(task).__name__}.outputs returns {got}"
+        )
