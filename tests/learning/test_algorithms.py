@@ -28,6 +28,9 @@ def scalar_update(name: str, w: float, change: float, state: dict[str, float], o
     if name == "fedavgm":
         state["v"] = options["momentum"] * state.get("v", 0.0) + change
         return w + options["server_lr"] * state["v"]
+    if name == "feddyn":  # everybody answers: `INFO` has one client
+        state["h"] = state.get("h", 0.0) - options["alpha"] * change
+        return w + change - state["h"] / options["alpha"]
     tau = options["tau"]
     before = state.get("s", tau**2)
     square = {
@@ -75,7 +78,7 @@ def test_the_pull_of_fedprox_is_the_gradient_of_its_term():
     gradient = torch.tensor([0.5, -0.5])
     (0.2 / 2 * (now - start).square().sum()).backward()
     ctx = SimpleNamespace(parameters=now.detach(), start=start)
-    moved = make_algorithm("fedprox", {"mu": 0.2}).gradient(ctx, gradient.clone())
+    moved = make_algorithm("fedprox", {"mu": 0.2}).gradient(ctx, gradient.clone(), None)
     torch.testing.assert_close(moved, gradient + now.grad)
 
 

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
+from tests.learning import reference
 
 import coreplay
-from coreplay.errors import InputError
 from coreplay.learning import FlatModel
 from coreplay.runtime import RunFolder, prepare
-from tests.learning import reference
 
 DIGITS = {
     "stream": {"source": "digits", "options": {"num_clients": 3, "num_periods": 3}},

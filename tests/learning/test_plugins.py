@@ -50,7 +50,7 @@ def plain_gradient(task, flat, samples):
 
 
 def test_ewc_keeps_the_fisher_information_and_pulls_by_it(tmp_path):
-    settings = config("ewc", continual__methods=["ewc"], continual__options={"ewc": {"strength": 10.0}})
+    settings = config("ewc", continual__methods=["own_ewc"], continual__options={"own_ewc": {"strength": 10.0}})
     things = prepare(settings)
     folder = tmp_path / "run"
 
@@ -70,27 +70,27 @@ def test_ewc_keeps_the_fisher_information_and_pulls_by_it(tmp_path):
         from safetensors.numpy import load
 
         state = load(store.state(client, (1, 0)))
-    np.testing.assert_allclose(state["ewc.fisher"], torch.stack(squares).mean(dim=0), rtol=1e-4, atol=1e-8)
-    np.testing.assert_array_equal(state["ewc.anchor"], values[: flat.trainable])
+    np.testing.assert_allclose(state["own_ewc.fisher"], torch.stack(squares).mean(dim=0), rtol=1e-4, atol=1e-8)
+    np.testing.assert_array_equal(state["own_ewc.anchor"], values[: flat.trainable])
 
     coreplay.run(settings, folder, resume=True, prepared=things)
     coreplay.run(coreplay.Config.make(DIGITS), tmp_path / "free", prepared=things)
-    none = config("ewc", continual__methods=["ewc"], continual__options={"ewc": {"strength": 0.0}})
+    none = config("ewc", continual__methods=["own_ewc"], continual__options={"own_ewc": {"strength": 0.0}})
     coreplay.run(none, tmp_path / "none", prepared=things)
     pulled, free, none = ((tmp_path / name / "rounds.jsonl").read_text() for name in ("run", "free", "none"))
     assert pulled != free == none
 
     load_plugins([str(HERE / "ewc.py")])
-    methods, seen = context(things.task, samples, flat, continual={"ewc": {"strength": 2.0}}, state=state)
+    methods, seen = context(things.task, samples, flat, continual={"own_ewc": {"strength": 2.0}}, state=state)
     flat.values += 0.1
     gradient = torch.ones(flat.trainable)
-    found = methods.hooks["ewc"].gradient(seen["ewc"], gradient)
-    expected = 1 + 2.0 * state["ewc.fisher"] * (flat.values[: flat.trainable].numpy() - state["ewc.anchor"])
+    found = methods.hooks["own_ewc"].gradient(seen["own_ewc"], gradient, None)
+    expected = 1 + 2.0 * state["own_ewc.fisher"] * (flat.values[: flat.trainable].numpy() - state["own_ewc.anchor"])
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_der_keeps_outputs_with_the_samples_and_trains_towards_them(tmp_path):
-    settings = config("der", continual__methods=["der"])
+    settings = config("der", continual__methods=["own_der"])
     things = prepare(settings)
     coreplay.run(settings, tmp_path / "run", prepared=things)
     client = things.stream.clients[0]
@@ -105,16 +105,16 @@ def test_der_keeps_outputs_with_the_samples_and_trains_towards_them(tmp_path):
 
 
 def test_a_gem_projects_on_the_gradient_of_the_buffer(tmp_path):
-    settings = config("agem", continual__methods=["a_gem"])
+    settings = config("agem", continual__methods=["own_a_gem"])
     things = prepare(settings)
     coreplay.run(settings, tmp_path / "run", prepared=things)
     client, flat = things.stream.clients[0], FlatModel(things.task.model(0))
     pool = things.stream.samples(client, 0)[:20]
     arrived = np.where(np.arange(20) < 8, 0, 1)
-    methods, seen = context(things.task, pool.replaced(arrived=arrived), flat, continual={"a_gem": {}})
+    methods, seen = context(things.task, pool.replaced(arrived=arrived), flat, continual={"own_a_gem": {}})
     reference = plain_gradient(things.task, flat, pool[:8])
     for gradient in (reference.clone(), -reference, torch.randn(flat.trainable)):
-        found = methods.hooks["a_gem"].gradient(seen["a_gem"], gradient)
+        found = methods.hooks["own_a_gem"].gradient(seen["own_a_gem"], gradient, None)
         assert float(found @ reference) >= -1e-5
         if float(gradient @ reference) >= 0:
             assert torch.equal(found, gradient)
@@ -153,7 +153,7 @@ class Faulty(LearningHook):
         faults = {"loss shape": torch.ones(2), "loss NaN": torch.tensor(float("nan"))}
         return faults.get(self.fault)
 
-    def gradient(self, ctx, gradient):
+    def gradient(self, ctx, gradient, step):
         faults = {"gradient shape": gradient[:-1], "gradient NaN": gradient * float("nan"), "gradient none": None}
         return faults.get(self.fault, gradient)
 

@@ -8,7 +8,7 @@ import coreplay
 from coreplay.learning import LearningHook
 
 
-@coreplay.continual_method("der")
+@coreplay.continual_method("own_der")
 @dataclass(frozen=True, kw_only=True)
 class DER(LearningHook):
     """Keep the outputs of kept samples, and pull the model's outputs towards them."""
@@ -16,7 +16,7 @@ class DER(LearningHook):
     alpha: float = 0.5
 
     def keep(self, ctx, kept):
-        new = ctx.outputs(kept).numpy()
+        new = ctx.outputs(ctx.task.collate(kept)).numpy()
         if "logits" in kept.extras:  # those of an earlier period stay
             old = kept.extras["logits"]
             new[kept.arrived < ctx.period] = old[kept.arrived < ctx.period]

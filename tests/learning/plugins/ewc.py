@@ -8,14 +8,14 @@ import coreplay
 from coreplay.learning import LearningHook
 
 
-@coreplay.continual_method("ewc")
+@coreplay.continual_method("own_ewc")
 @dataclass(frozen=True, kw_only=True)
 class EWC(LearningHook):
     """Pull each parameter to its value after the last period, by its Fisher information."""
 
     strength: float = 1.0
 
-    def gradient(self, ctx, gradient):
+    def gradient(self, ctx, gradient, step):
         if not ctx.state:
             return gradient
         fisher, anchor = (torch.from_numpy(ctx.state[name]) for name in ("fisher", "anchor"))

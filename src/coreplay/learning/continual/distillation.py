@@ -68,6 +68,7 @@ class Distillation(LearningHook):
         rows = step.rows(ctx, self.samples)
         if not ctx.period or not self.strength or (rows is not None and not rows.any()):
             return None
+        assert ctx.period_model is not None, "needs_period_start"
         teachers = []
         if self.teacher != "average":
             teachers.append(ctx.period_model)
