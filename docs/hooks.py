@@ -162,6 +162,7 @@ def names() -> str:
     from coreplay.coordination.method import _registry as coordinations
     from coreplay.data.sources import _registry as sources
     from coreplay.learning.hooks import _algorithms as algorithms
+    from coreplay.learning.hooks import _continual as continual
     from coreplay.selection.api import _registry as selectors
     from coreplay.tasks.api import _registry as tasks
 
@@ -170,6 +171,7 @@ def names() -> str:
         ("stream.source", sources),
         ("task.name", tasks),
         ("federated.algorithm", algorithms),
+        ("continual.methods", continual),
         ("replay.strategy: selectors", selectors),
         ("replay.strategy: coordination methods", coordinations),
     ):
@@ -177,6 +179,36 @@ def names() -> str:
         rows = [(f"`{name}`", text, ", ".join(_options(registry[name]))) for name, text in found]
         lines += ["", f"### {field}", "", *_table(("name", "what it does", "options and their defaults"), sorted(rows))]
     return "\n".join(lines)
+
+
+@cache
+def methods() -> str:
+    """Return what each algorithm and continual method needs, read off its class."""
+    from coreplay.learning.hooks import LearningHook, _algorithms, _continual
+
+    def changed(kind: Any, hook: str) -> bool:
+        return getattr(kind, hook) is not getattr(LearningHook, hook)
+
+    rows = []
+    for registry in (_algorithms, _continual):
+        for name in sorted(registry.descriptions()):
+            kind: Any = registry[name]
+            down = ["the model of the period's start"] * kind.needs_period_start
+            down += ["what `broadcast` returns"] * changed(kind, "broadcast")
+            up = [f"`{key}` per round" for key in kind.round_sums] + [f"`{key}` per period" for key in kind.period_sums]
+            stored = "yes" if changed(kind, "keep") else "no"
+            state = "yes" if kind.keeps_state else "no"
+            parts = (", ".join(down) or "nothing", ", ".join(up) or "nothing")
+            rows.append((f"`{name}`", state, *parts, stored, kind.extra_passes))
+    head = (
+        "method",
+        "client state",
+        "sent besides the model",
+        "summed besides the change",
+        "stored outputs",
+        "extra work",
+    )
+    return "\n".join(_table(head, rows))
 
 
 def _options(function: Callable[..., Any]) -> Iterator[str]:
@@ -194,4 +226,9 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[s
         yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
 
 
-GENERATED: dict[str, Callable[[], str]] = {"commands": commands, "configuration": configuration, "names": names}
+GENERATED: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "configuration": configuration,
+    "names": names,
+    "methods": methods,
+}

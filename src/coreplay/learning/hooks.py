@@ -219,6 +219,8 @@ class LearningHook:
     ----------
     needs_period_start : bool
         Send the model of the period's start to clients with every training request.
+    keeps_state : bool
+        Whether clients keep state from round to round, for the table of methods.
     extra_passes : str
         What a client computes besides a plain step, for the table of methods.
     round_sums : tuple of str
@@ -229,6 +231,7 @@ class LearningHook:
     """
 
     needs_period_start: ClassVar[bool] = False
+    keeps_state: ClassVar[bool] = False
     extra_passes: ClassVar[str] = "none"
     round_sums: ClassVar[tuple[str, ...]] = ()
     period_sums: ClassVar[tuple[str, ...]] = ()

@@ -9,7 +9,7 @@ Sums and means weigh clients by their samples, as FedAvg does; with clients of e
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ class FedDyn(Algorithm):
     """
 
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    keeps_state: ClassVar[bool] = True
 
     def init(self, parameters: Vector) -> State:
         """Start with h = 0."""

@@ -44,6 +44,7 @@ class Scaffold(Algorithm):
 
     server_lr: NotNegative = 1.0
     round_sums: ClassVar[tuple[str, ...]] = ("control",)
+    keeps_state: ClassVar[bool] = True
 
     def check(self, settings: Any) -> None:
         """Refuse optimizers whose steps are not the learning rate times the gradient."""

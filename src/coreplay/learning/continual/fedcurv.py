@@ -29,6 +29,7 @@ class FedCurv(EWC):
     """
 
     period_sums: ClassVar[tuple[str, ...]] = ("fisher",)
+    keeps_state: ClassVar[bool] = False
 
     def init(self, parameters: Vector) -> State:
         """Start without a penalty."""
