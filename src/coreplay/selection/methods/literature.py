@@ -72,12 +72,19 @@ def _greedy(K: Floats, stream: Ints, budget: int, references: int, rng: np.rando
     return buffer
 
 
+def _in_order(pool: Pool, rng: np.random.Generator) -> Ints:
+    """Return a random order of the pool, in which the buffer comes before what is new: these methods are online."""
+    if pool.new is None:
+        return rng.permutation(pool.size)
+    return np.concatenate([rng.permutation(part) for part in pool.split()[::-1]])
+
+
 @selector("gss_greedy")
 def gss_greedy(
     pool: Pool, budget: int, rng: np.random.Generator, *, references: Annotated[int, Field(ge=1)] = 10
 ) -> Ints:
     """Stream the pool in random order and replace similar samples at random, as GSS greedy does."""
-    return np.asarray(_greedy(pool.gram, rng.permutation(pool.size), budget, references, rng))
+    return np.asarray(_greedy(pool.gram, _in_order(pool, rng), budget, references, rng))
 
 
 @njit(cache=True)
@@ -141,7 +148,7 @@ def gss_clustering(
     pool: Pool, budget: int, rng: np.random.Generator, *, growth: Annotated[float, Field(gt=0)] = 0.1
 ) -> Ints:
     """Stream the pool in random order and keep cluster centres, as GSS clustering does; then fill up."""
-    return np.asarray(_cluster(pool.gram, rng.permutation(pool.size), budget, growth, rng))
+    return np.asarray(_cluster(pool.gram, _in_order(pool, rng), budget, growth, rng))
 
 
 INTEGRALITY = 1e-3
