@@ -15,8 +15,7 @@ from coreplay.flower import ReplayBuffer, choose_jointly, next_period
 from coreplay.flower.messages import from_record, to_record
 from coreplay.flower.node import BusyError, Node
 from coreplay.flower.replay import Offer
-from coreplay.flower.state_lock import lock_state
-from coreplay.replay import Store, path_for
+from coreplay.replay import Store
 from coreplay.runtime.engine import EngineError
 from coreplay.runtime.requests import Contribute, Failed, KeptReply, Settle
 from tests.flower.nodes import Nodes
@@ -169,7 +168,7 @@ def test_a_period_that_was_cut_short_is_done_again_and_a_client_that_missed_one_
     app = App(nodes, [4, 4, 4])
     app.choose(0)
     held = app.held()
-    with Store.open(path_for(nodes.folder / "state", "c2").with_suffix("") / "buffers.sqlite") as store:
+    with Store.open(Node(nodes.folder / "state", "c2", None).folder / "buffers.sqlite") as store:
         store.rewind(-1)  # the server was killed before c2 had settled
     assert app.next() == 1  # most have
     assert app.choose(0).kept == {"c0": 4, "c1": 4, "c2": 4}
@@ -265,13 +264,13 @@ def test_a_busy_resident_process_has_the_files_for_itself_and_ends_with_its_node
             assert asking.poll() is None
             assert time.monotonic() < until
             time.sleep(0.1)
-        with pytest.raises(BusyError, match="client-id"), lock_state(node, patience=0.5):
+        with pytest.raises(BusyError, match="client-id"), node.lock(patience=0.5):
             pass
     finally:
         owner.kill()
         owner.wait()
         asking.wait(20)
-    with lock_state(node, patience=20):
+    with node.lock(patience=20):
         pass
 
 

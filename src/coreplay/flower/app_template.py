@@ -31,35 +31,22 @@ clientapp = "client_app:app"
 folder = "run"        # where the server keeps the run
 config = "run.toml"   # the run's configuration, on the server's machine
 resume = false
-result = ""           # a file that says how it ended, if somebody waits for it
+events = ""           # a file for the run's events, one per line, if somebody follows it
 """
 
-_SERVER = '''\
-"""Conducts the run: periods, rounds, evaluation, and the choice of what to keep."""
-
-from coreplay.flower import server_app as app
+_MODULE = """\
+from coreplay.flower import {kind}_app as app
 
 __all__ = ["app"]
-'''
-
-_CLIENT = '''\
-"""Trains, measures and chooses at one client; its buffer lies in the folder that the node config names."""
-
-from coreplay.flower import client_app as app
-
-__all__ = ["app"]
-'''
+"""
 
 
 def write_app(folder: Path, name: str = "coreplay-run") -> list[Path]:
     """Write the app into a new or empty folder, and return its files."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} exists and is not empty: choose another folder")
-    texts = {
-        "pyproject.toml": _PROJECT.format(name=name),
-        "server_app.py": _SERVER,
-        "client_app.py": _CLIENT,
-    }
+    texts = {f"{kind}_app.py": _MODULE.format(kind=kind) for kind in ("server", "client")}
+    texts["pyproject.toml"] = _PROJECT.format(name=name)
     for file, text in texts.items():
         write_text(folder / file, text)
     return [folder / file for file in texts]

@@ -5,7 +5,6 @@
 """
 
 import hashlib
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,25 +17,14 @@ from torch import Tensor, nn
 
 from coreplay.codec import decode, encode
 from coreplay.coordination import ArrayGradients, Client, Session
-from coreplay.errors import InputError, RefusedError
+from coreplay.errors import RefusedError
 from coreplay.files import atomic_write
 from coreplay.flower.client import clear_before
-from coreplay.flower.messages import from_record, to_record
+from coreplay.flower.messages import failure, from_record, read_request, to_record
 from coreplay.flower.node import Node
-from coreplay.flower.resident import reason
-from coreplay.flower.state_lock import state_id
 from coreplay.gradients import gradient_matrix
-from coreplay.replay import Buffer, Item, Store, path_for
-from coreplay.runtime.requests import (
-    Contribute,
-    ContributeReply,
-    Failed,
-    KeptReply,
-    Reply,
-    Request,
-    SecureStep,
-    Settle,
-)
+from coreplay.replay import Buffer, Item, Store
+from coreplay.runtime.requests import Contribute, ContributeReply, KeptReply, Reply, Request, SecureStep, Settle
 
 Data = Mapping[str, Tensor]  # by name, with the sample in dimension 0
 PerSampleLoss = Callable[[nn.Module, Any], Tensor]
@@ -83,10 +71,9 @@ class ReplayBuffer:
     """
 
     def __init__(self, context: Context, budget: int = 20, *, sketch_size: int = 4096, seed: int = 0) -> None:
-        node = Node.read(dict(context.node_config))
-        self.client, self._node = node.owner, node
+        self._node = Node.read(dict(context.node_config))
+        self.client, self._folder = self._node.owner, self._node.folder
         self.budget, self.sketch_size, self.seed = budget, sketch_size, seed
-        self._folder = path_for(node.state, self.client).with_suffix("")
 
     def join(self, data: Data, period: int) -> dict[str, Tensor]:
         """Return the new samples of a period and those kept from earlier ones."""
@@ -125,14 +112,11 @@ class ReplayBuffer:
             period that `period_of(message)` tells. `next_period` asks before the period is known, so an app that calls
             it needs the function.
         """
-        request = from_record(message.content)
-        if not isinstance(request, Request):
-            raise InputError(f"a {request.kind} is not a request")
+        request = read_request(message.content)
         try:
             reply = self._answer(request, model, per_sample_loss, data).answering(request, self.client)
         except Exception as error:  # the reply has neither a traceback nor any data in it
-            logging.getLogger(__name__).exception("request %r failed", request.kind)
-            reply = Failed(error=reason(error)).answering(request, "")
+            reply = failure(error, request)
         return Message(to_record(reply), reply_to=message)
 
     def _answer(
@@ -140,7 +124,7 @@ class ReplayBuffer:
     ) -> Reply:
         if isinstance(request, Offer) and request.only_held:
             with self._store() as store:
-                return Offered(held=store.load(self.client).period, state_id=state_id(self._node))
+                return Offered(held=store.load(self.client).period, state_id=self._node.state_id)
         if not isinstance(request, Offer | Contribute | SecureStep | Settle):
             raise RefusedError(f"unsupported request {request.kind!r}: server and client versions may differ")
         data = given(request.period) if callable(given) else given
@@ -195,7 +179,7 @@ class ReplayBuffer:
             sketch_size=self.sketch_size,
             held=held,
             same_data=same,
-            state_id=state_id(self._node),
+            state_id=self._node.state_id,
         )
 
     def _keep(self, request: Settle, data: Data, indices: Any) -> KeptReply:
