@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from flwr.app import Context, Message
@@ -15,8 +14,6 @@ from coreplay.flower import resident
 from coreplay.flower.messages import failure, is_shared, payload, read_request, to_record, wrap
 from coreplay.flower.node import Node
 from coreplay.runtime.requests import Reply
-
-MAX_IN_FLIGHT = 64  # real clients work each for themselves: ask many at once
 
 client_app = ClientApp()
 server_app = ServerApp()
@@ -46,6 +43,7 @@ def handle(message: Message, context: Context) -> Message:
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Carry out the run that the run config names, in its folder; write its events to the file `events`, if any."""
+    from coreplay.flower.engine import carry_out
     from coreplay.runtime import Config, RunFolder
 
     settings = context.run_config
@@ -72,45 +70,3 @@ def main(grid: Grid, context: Context) -> None:
         raise
     finally:
         tell(ended)
-
-
-def carry_out(
-    grid: Grid,
-    config: Any,
-    folder: Path,
-    *,
-    resume: bool = False,
-    observer: Any = None,
-    prepared: Any = None,
-    clients: int | None = None,
-    max_in_flight: int = MAX_IN_FLIGHT,
-    stop: Event | None = None,
-) -> Any:
-    """Carry out a run over a grid, in a folder that is made for it or holds a run to go on with.
-
-    It begins when `clients` are there; without that, when as many are as the configuration says.
-    """
-    import torch
-
-    from coreplay.flower.engine import FlowerEngine
-    from coreplay.runtime import Event as RunEvent
-    from coreplay.runtime import RunFolder, Trainer, check, prepare
-    from coreplay.runtime.events import Problem
-    from coreplay.runtime.observers import watching
-
-    torch.set_num_threads(1)
-    assets = prepared or prepare(config)
-    place = RunFolder.open(folder) if resume else RunFolder.create(folder, config)
-    begun = place.checkpoint()
-    period = begun.progress.period if begun else 0
-    with watching(config, folder, observer) as watched:
-
-        def observe(report: Any) -> None:
-            if isinstance(report, Problem):
-                watched(RunEvent("warning", period, 0, {"text": report.text}))
-
-        most = config.engine.max_in_flight or max_in_flight
-        engine = FlowerEngine(grid, config, folder, assets.task, period=period - 1, max_in_flight=most, stop=stop)
-        engine.wait(clients or config.engine.min_clients, observe)
-        check(config, engine.registry)
-        return Trainer(config, assets.task, engine, place, assets.start, assets.trainable, watched).run()

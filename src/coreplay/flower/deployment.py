@@ -1,52 +1,41 @@
-"""Flower on real processes: a SuperLink with its SuperNodes on this machine, and runs launched on any SuperLink.
+"""A SuperLink with its SuperNodes on this machine, with certificates and keys; for real ones use your organisation's.
 
 `Deployment` starts them and stops them again, whatever happens. It keeps everything in one folder, Flower's own
 configuration too, and writes there how to reach it, so that `launch` and `flwr` find the connection.
 """
 
+import datetime
+import ipaddress
 import json
 import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coreplay.errors import InputError
 from coreplay.files import read_json, write_json, write_text
-from coreplay.flower import certificates
-from coreplay.flower.app_template import write_app
 from coreplay.flower.connection import CONNECTION, Connection, environment
-from coreplay.runtime.config import Config
 from coreplay.runtime.engine import EngineError
-from coreplay.runtime.events import Event, Observer
-from coreplay.runtime.result import Run
 
 READY = 60.0  # seconds until a SuperLink must answer
 STOPPING = 10.0  # seconds that a process gets to end by itself
-POLL_EVENTS, POLL_SUPERLINK = 0.3, 5.0  # seconds between two looks at a run's events, and at its status
-MAX_UNANSWERED = 5  # commands in a row without an answer after which the SuperLink counts as gone
+VALID = datetime.timedelta(days=30)  # of a certificate
 
 
 class Deployment:
-    """A SuperLink and SuperNodes on loopback.
+    """A SuperLink and SuperNodes on loopback; `folder` is for logs, buffers, keys, and Flower's configuration.
 
-    Parameters
-    ----------
-    folder
-        For logs, the clients' buffers, keys, and Flower's configuration.
-    clients : int
-        How many SuperNodes to start.
-    tls : bool
-        Encrypt, and let in only nodes whose keys are registered.
-    port : int, optional
-        Of the SuperLink; a free one if not given.
-    plugins : bool
-        Let the nodes run the plugins of a run: code that the server sends.
+    With `tls` connections are encrypted, and only nodes whose keys are registered are let in. With `plugins` the nodes
+    run the plugins of a run: code that the server sends.
     """
 
     def __init__(
@@ -64,19 +53,12 @@ class Deployment:
         self.connection = Connection(CONNECTION, self.home)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> "Deployment":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     @property
     def address(self) -> str:
         """Where the SuperLink listens."""
         return f"127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    def __enter__(self) -> "Deployment":
         """Start everything; if anything fails, stop what was started."""
         known = self.folder / "deployment.json"
         if known.exists() and _listens(str(read_json(known)["address"])):
@@ -90,13 +72,17 @@ class Deployment:
         except BaseException:
             self.stop()
             raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def _configure(self) -> list[str]:
         """Write Flower's configuration, and return the options of a SuperLink."""
         (self.folder / "clients").mkdir(mode=0o700, parents=True, exist_ok=True)
         secure, options = "insecure = true", ["--insecure"]
         if self.tls:
-            certificate, key = certificates.make(self.folder / "tls")
+            certificate, key = make_certificate(self.folder / "tls")
             secure = f"root-certificates = {json.dumps(str(certificate))}"
             options = [f"--ssl-{name}={certificate}" for name in ("ca-certfile", "certfile")]
             options += [f"--ssl-keyfile={key}", "--enable-supernode-auth", f"--database={self.folder / 'superlink.db'}"]
@@ -121,8 +107,8 @@ class Deployment:
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
         command = ["flower-supernode", "--superlink", self.address, "--port", str(free_port()), "--node-config", config]
         if self.tls:
-            certificate, _ = certificates.make(self.folder / "tls")
-            key = certificates.node_key(self.folder / "tls", k)
+            certificate, _ = make_certificate(self.folder / "tls")
+            key = node_key(self.folder / "tls", k)
             if not key.with_suffix(".registered").exists():
                 self.connection.ask("supernode", "register", str(key.with_suffix(".pub")), CONNECTION)
                 key.with_suffix(".registered").touch()
@@ -196,88 +182,46 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def launch(
-    config: Config, folder: Path, prepared: Any = None, *, resume: bool = False, observer: Observer | None = None
-) -> Run:
-    """Let a SuperLink carry out a run, in a folder on its machine, and follow it there until it ends.
-
-    The SuperLink's machine must share the folder with this one. On ctrl-C the run is stopped.
-    """
-    connection = Connection.find(config.engine.connection)
-    folder = folder.absolute()
-    config = _absolute(config, max(config.engine.min_clients, connection.clients))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-        app, given, events = (Path(temporary) / name for name in ("app", "run.toml", "events.jsonl"))
-        write_app(app)
-        write_text(given, config.toml())
-        events.touch()
-        settings = {"folder": str(folder), "config": str(given), "resume": resume, "events": str(events)}
-        write_text(app / "settings.toml", "".join(f"{name} = {json.dumps(v)}\n" for name, v in settings.items()))
-        number = _begin(connection, app)
-        try:
-            ended = _follow(connection, number, events, observer)
-        except BaseException:
-            _end(connection, number)
-            raise
-    if ended["state"] != "finished":
-        raise (InputError if ended["expected"] else EngineError)(ended["error"])
-    return Run.load(folder)
-
-
-def _absolute(config: Config, clients: int) -> Config:
-    """Return the configuration for another process: start with `clients` clients, absolute paths."""
-    options = dict(config.stream.options)
-    if "path" in options and Path(str(options["path"])).exists():
-        options["path"] = str(Path(str(options["path"])).absolute())
-    changed: dict[str, Any] = {
-        "stream": config.stream.model_copy(update={"options": options}),
-        "engine": config.engine.model_copy(update={"min_clients": clients}),
-        "baseline": None if config.baseline is None else str(Path(config.baseline).absolute()),
-    }
-    return config.model_copy(update=changed)
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Return a certificate for loopback, which vouches for itself, and its key; made unless there are good ones."""
+    place, key_place, now = folder / "loopback.crt", folder / "loopback.key", datetime.datetime.now(datetime.UTC)
+    if place.exists():
+        known = x509.load_pem_x509_certificate(place.read_bytes())
+        if known.not_valid_after_utc > now + datetime.timedelta(days=1):
+            return place, key_place
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + VALID)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    _write(key_place, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    _write(place, certificate.public_bytes(Encoding.PEM))
+    return place, key_place
 
 
-def _begin(connection: Connection, app: Path) -> str:
-    """Start a run and return its number; when interrupted, still wait for the number, to stop what may have begun."""
-    with ThreadPoolExecutor(1) as pool:
-        settings = str(app / "settings.toml")
-        call = pool.submit(connection.ask, "run", str(app), connection.name, "--run-config", settings)
-        try:
-            return str(call.result()["run-id"])
-        except KeyboardInterrupt:
-            with suppress(EngineError):
-                _end(connection, str(call.result()["run-id"]))
-            raise
+def node_key(folder: Path, k: int) -> Path:
+    """Return the private key of a node, made if absent; its public half lies beside it."""
+    place = folder / f"node-{k}"
+    if not place.exists():
+        key = ec.generate_private_key(ec.SECP384R1())
+        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        _write(place.with_suffix(".pub"), public + b"\n")
+        _write(place, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return place
 
 
-def _end(connection: Connection, number: str) -> None:
-    with suppress(EngineError):  # it has ended, or the SuperLink has
-        connection.ask("stop", number, connection.name, timeout=30.0)
-
-
-def _follow(connection: Connection, number: str, events: Path, observer: Observer | None) -> dict[str, Any]:
-    """Report the run's events as they are written, and return the last line: how it ended."""
-    line, status, unanswered, asked = "", "", 0, time.monotonic()
-    with events.open(encoding="utf-8") as file:
-        while True:
-            line += file.readline()
-            if line.endswith("\n"):
-                found, line = json.loads(line), ""
-                if "state" in found:
-                    return dict(found)
-                if observer is not None:
-                    observer(Event(**found))
-            elif status.startswith("finished"):
-                raise EngineError(f"Flower ended run {number} ({status}) before it began: see the SuperLink's log")
-            elif time.monotonic() - asked > POLL_SUPERLINK:
-                asked = time.monotonic()
-                try:
-                    runs = connection.ask("ls", connection.name, "--run-id", number)["runs"]
-                    status, unanswered = str(runs[0]["status"]) if runs else "unknown", 0
-                except EngineError:
-                    unanswered += 1
-                    if unanswered == MAX_UNANSWERED:
-                        raise
-            else:
-                time.sleep(POLL_EVENTS)
+def _write(place: Path, data: bytes) -> None:
+    place.touch(mode=0o600)
+    place.write_bytes(data)

@@ -1,4 +1,4 @@
-"""The engine of a run over Flower, on nodes that are simulated or real."""
+"""A run over Flower, on nodes that are simulated or real."""
 
 import math
 import time
@@ -10,27 +10,35 @@ from threading import Event
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from coreplay.files import read_json, reading, write_json, write_text
 from coreplay.flower.grid import LARGEST_COUNT, START_TIMEOUT, GridEngine
 from coreplay.plugins import plugin_sources
+from coreplay.runtime.api import Prepared, prepare
 from coreplay.runtime.client import contribution_length
 from coreplay.runtime.config import Config
 from coreplay.runtime.engine import EngineError
-from coreplay.runtime.events import Observe, Problem
+from coreplay.runtime.events import Answered, Observe, Observer, Problem
+from coreplay.runtime.events import Event as RunEvent
+from coreplay.runtime.observers import watching
 from coreplay.runtime.requests import FinishPeriod, Join, Joined, Reply, Request, Train
+from coreplay.runtime.result import Run
+from coreplay.runtime.run_dir import RunFolder
 from coreplay.runtime.strategy import ALL
+from coreplay.runtime.trainer import Trainer, check
 from coreplay.tasks import Task
 
 CLIENTS, RUN_ID = "clients.json", "run.id"
+MAX_IN_FLIGHT = 64  # real clients work each for themselves: ask many at once
 JOIN_TIMEOUT = 30.0  # seconds to wait for nodes that have just come, once the run has begun
 Counts = dict[str, list[int]]  # samples per period, by client
 
 
 class KnownClients:
-    """The clients that a run knows, with how much data each has."""
+    """The clients that a run knows, with how many samples each has per period."""
 
     def __init__(self, train: Counts, test: Counts) -> None:
         self.train, self.test = train, test
@@ -55,23 +63,7 @@ class FlowerEngine(GridEngine):
     """Carries a run.
 
     The server knows of each client its name, how many samples it has in each period, and how many it keeps; no more.
-
-    Parameters
-    ----------
-    grid
-        The grid that Flower gives to the server app.
-    config : Config
-        The configuration of the run.
-    folder : Path
-        The folder of the run.
-    task : Task
-        The task of the run: what clients must share of it, such as the vocabulary, is sent to them when they join.
-    period : int
-        The last period whose buffers count: -1 for a new run.
-    max_in_flight : int
-        How many requests may be on their way at once.
-    stop : Event, optional
-        Set by another thread to end the run.
+    `period` is the last one whose buffers count: -1 in a new run.
     """
 
     def __init__(
@@ -113,13 +105,9 @@ class FlowerEngine(GridEngine):
         self.registry = self.known
         self._joined = {c: (self.known.train[c], self.known.test[c]) for c in self.known.clients}
 
-    def discover(self, observe: Observe, period: int) -> dict[str, str]:
-        """Get to know clients; those that join go back to the buffers of the end of the period before this one."""
+    def join_request(self, period: int) -> Join:
+        """Return the request to join: a client goes back to the buffers of the end of the period before this one."""
         self._rewind_to = period - 1
-        return super().discover(observe, period)
-
-    def join_request(self) -> Join:
-        """Return the request to join, with all that a client must know of the run."""
         about: dict[str, Any] = {"run": self.run_id, "period": max(self._rewind_to, 0), "rewind_to": self._rewind_to}
         given = self.config.model_dump(mode="json")
         return Join(**about, config=given, artifacts=self._artifacts, plugins=self._plugins)
@@ -207,3 +195,37 @@ class FlowerEngine(GridEngine):
             vectors = 1 + self._sums[0] if isinstance(request, Train) else self._sums[1]
             return vectors * request.model.nbytes
         return super().expected_bytes(request, clients)
+
+
+def carry_out(
+    grid: Grid,
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    prepared: Prepared | None = None,
+    clients: int | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    stop: Event | None = None,
+) -> Run:
+    """Carry out a run over a grid, in a folder that is made for it or holds a run to go on with.
+
+    It begins when `clients` are there; without that, when as many are as the configuration says.
+    """
+    torch.set_num_threads(1)
+    assets = prepared or prepare(config)
+    place = RunFolder.open(folder) if resume else RunFolder.create(folder, config)
+    begun = place.checkpoint()
+    period = begun.progress.period if begun else 0
+    with watching(config, folder, observer) as watched:
+
+        def observe(report: Answered | Problem) -> None:
+            if isinstance(report, Problem):
+                watched(RunEvent("warning", period, 0, {"text": report.text}))
+
+        most = config.engine.max_in_flight or max_in_flight
+        engine = FlowerEngine(grid, config, folder, assets.task, period=period - 1, max_in_flight=most, stop=stop)
+        engine.wait(clients or config.engine.min_clients, observe)
+        check(config, engine.registry)
+        return Trainer(config, assets.task, engine, place, assets.start, assets.trainable, watched).run()

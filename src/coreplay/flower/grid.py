@@ -61,23 +61,7 @@ class GridEngine(Engine):
     A client whose reply is overdue gets no request until that reply has come, or Flower says that the node is gone: a
     node does one thing at a time, and what is sent to a busy one only queues up. The model of a coordination is sent to
     each client once: its later requests come without it.
-
-    Parameters
-    ----------
-    grid
-        The grid that Flower gives to the server app.
-    run_id : str
-        The name of the run in requests.
-    quorum : float
-        The fraction of the clients asked that must answer.
-    timeout : float
-        Seconds to wait for each reply.
-    max_in_flight : int
-        How many requests may be on their way at once.
-    dimension : int
-        The length of a contribution.
-    stop : Event, optional
-        Set by another thread to end all waiting with an `EngineError`.
+    A thread that sets `stop` ends all waiting with an `EngineError`.
     """
 
     trusted = False
@@ -107,8 +91,8 @@ class GridEngine(Engine):
         self._session, self._informed = "", set[str]()  # who has the model of this coordination
 
     @abstractmethod
-    def join_request(self) -> Request:
-        """Return the request that asks a node to join."""
+    def join_request(self, period: int) -> Request:
+        """Return the request that asks a node to join in a period."""
 
     @abstractmethod
     def register(self, client: str, reply: Reply) -> str:
@@ -127,7 +111,7 @@ class GridEngine(Engine):
         self._tries = Counter({node: count for node, count in self._tries.items() if node in present})
         self._rivals = {n: client for n, client in self._rivals.items() if n in present and client in self.nodes}
         new = sorted(node for node in present - self._accepted - self._rivals.keys() if self._tries[node] < TRIES)
-        join, failed = self.join_request(), {}
+        join, failed = self.join_request(period), {}
         asked = [(f"node {node}", node, join, 0) for node in new if not self._unreachable(node)]
         for found in self._carry(asked, self.join_timeout):
             self._tries[found.node] += not found.late

@@ -10,6 +10,7 @@ works on the client's files. It keeps nothing that is not on the disk: without i
 import hashlib
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,6 @@ from coreplay.runtime.requests import Request
 
 IDLE = 600.0  # seconds without a request after which it exits
 STARTING = 120.0  # seconds that it gets to start
-CHECK_EVERY = 0.5  # seconds between two checks whether the node is still there
 BUSY = 3  # exit code: another process has the client's files
 LOG = "resident.log"
 
@@ -75,61 +75,43 @@ def _connect(place: Path) -> Connection | None:
         return None
 
 
-class _Watch(threading.Thread):
-    """Ends this process when its node is gone, or when nothing has come for long; what is on the disk is always whole.
-
-    With its node nobody is left who waits for an answer, so one that is being made is not waited for.
-    """
-
-    def __init__(self, owner: int, place: Path) -> None:
-        super().__init__(daemon=True)
-        self._owner, self._place = owner, place
-        self.busy, self.latest = True, time.monotonic()
-
-    def run(self) -> None:
-        while _alive(self._owner) and (self.busy or time.monotonic() - self.latest < IDLE):
-            time.sleep(CHECK_EVERY)
-        self._place.unlink(missing_ok=True)
-        os._exit(0)
-
-
-def _alive(process: int) -> bool:
-    """Say whether a process of this user lives and is no zombie."""
-    try:
-        os.kill(process, 0)
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user, or no /proc here
-        return True
-
-
-def serve(place: Path, node: Node, watch: _Watch) -> None:
-    """Answer requests, one after the other, until the watch ends the process."""
+def serve(place: Path, node: Node) -> None:
+    """Answer requests, one after the other, until none has come for long."""
     place.unlink(missing_ok=True)
     with Listener(str(place)) as listener:
-        while True:
-            watch.busy, watch.latest = False, time.monotonic()
-            link = listener.accept()
-            watch.busy = True
-            from coreplay.flower.client import (
-                NodeClient,
-            )  # takes seconds: whoever waits knows that this process is there
+        from coreplay.flower.client import NodeClient  # takes seconds, which a message can already wait for
 
+        while True:
+            idle = threading.Timer(IDLE, _end, [place])
+            idle.start()
+            link = listener.accept()
+            idle.cancel()
             with link, suppress(OSError, EOFError, InputError):  # the other process may have ended, or be no node
                 request = from_bytes(link.recv_bytes())
                 if isinstance(request, Request):
                     link.send_bytes(to_bytes(NodeClient(node, request.run).answer(request)))
 
 
+def _end_with(owner: int, place: Path) -> None:
+    """End this process with its owner, also while it is busy: nobody waits for its answer any more."""
+    with suppress(ProcessLookupError):  # it is gone already
+        select.select([os.pidfd_open(owner)], [], [])
+    _end(place)
+
+
+def _end(place: Path) -> None:
+    """End this process at once: what is on the disk is always whole."""
+    place.unlink(missing_ok=True)
+    os._exit(0)
+
+
 def main(place: Path, owner: int, node: Node) -> None:
     """Be the resident worker of a node, when no other process works on its client's files any more."""
     os.umask(0o077)  # buffers and secrets are this user's alone
-    watch = _Watch(owner, place)
-    watch.start()
+    threading.Thread(target=_end_with, args=(owner, place), daemon=True).start()
     try:
         with node.lock():
-            serve(place, node, watch)
+            serve(place, node)
     except BusyError as error:
         print(error, file=sys.stderr)
         raise SystemExit(BUSY) from None

@@ -82,6 +82,7 @@ def choose_jointly(
     period: int,
     fresh: bool = False,
     rounds: int = 4,
+    method: str = "corrective",
     secure: bool = False,
     max_budget: int | None = None,
     quorum: float = 0.5,
@@ -105,6 +106,8 @@ def choose_jointly(
         Start over: every client first deletes everything that it holds.
     rounds : int
         Rounds of the coordination.
+    method : str
+        Coordination method, the same as that of the clients' `ReplayBuffer`.
     secure : bool
         Learn only the sums of the clients' contributions.
     max_budget : int, optional
@@ -137,7 +140,7 @@ def choose_jointly(
     clients = sorted(client for client, offer in offers.items() if offer.pool)
     able = [client for client in clients if takes_part(offers[client].pool, offers[client].budget)]
     budgets = engine.taking_part(able, max_budget, observe)
-    spec = CoordinationSpec(RUN, period, rounds, engine.dimension, secure=secure)
+    spec = CoordinationSpec(RUN, period, rounds, engine.dimension, method, secure=secure)
     model = {name: array.numpy() for name, array in arrays.items()}
     keeping.coordinate(engine, spec, clients, budgets, model, engine.most_kept, observe, result.rounds.append)
     result.kept.update(engine.sizes)
@@ -175,7 +178,7 @@ class _AppEngine(GridEngine):
         self.held: dict[str, int] = {}
         self.offers: dict[str, Offered] = {}
 
-    def join_request(self) -> Offer:
+    def join_request(self, period: int) -> Offer:
         return self._offer
 
     def register(self, client: str, reply: Reply) -> str:

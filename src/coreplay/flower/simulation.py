@@ -32,7 +32,8 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from coreplay.flower.app import carry_out, client_app
+    from coreplay.flower.app import client_app
+    from coreplay.flower.engine import carry_out
 
     assets = prepared or prepare(config)
     clients = len(assets.stream.clients)
