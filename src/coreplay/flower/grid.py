@@ -231,13 +231,13 @@ class GridEngine(Engine):
                     arrived[number] = Outcome(it.client, it.node, None, problem, late=True)
             sent = {number: it for number, it in sent.items() if number not in arrived}
             found |= {outcome.client: outcome for outcome in arrived.values()}
-            wait = SHORTEST_WAIT if arrived else min(2 * wait, SIMULATED_WAIT if self.simulated else LONGEST_WAIT)
             idle = not arrived
             del arrived  # replies may be as large as the model: not to be kept while waiting for the next ones
             while order and order[0] in found:
                 yield found.pop(order.popleft())
             if idle and order and self._stop.wait(wait):
                 raise EngineError("the run was stopped")
+            wait = min(2 * wait, SIMULATED_WAIT if self.simulated else LONGEST_WAIT) if idle else SHORTEST_WAIT
 
     def _unreachable(self, node: int | None) -> str:
         if node is None:
