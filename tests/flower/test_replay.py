@@ -1,4 +1,4 @@
-"""The replay buffer of an app of one's own, and the resident process, without Flower's processes."""
+"""The replay buffer of an app of your own, and the resident process, without Flower's processes."""
 
 import subprocess
 import sys

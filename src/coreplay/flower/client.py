@@ -17,10 +17,10 @@ import math
 import os
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,8 +46,7 @@ _RUN_ID = re.compile("[0-9a-f]{32}")
 _OPTION = re.compile("[a-z_]{1,40}")
 
 
-@dataclass(frozen=True)
-class RunAssets:
+class RunAssets(NamedTuple):
     """What all clients of one process share: made once, since it takes long."""
 
     config: Config
@@ -90,7 +89,7 @@ class NodeClient:
                 if isinstance(request, Select | Contribute | SecureStep | Settle):
                     request = self._with_model(request, folder)
                 with Store.open(self._folder / "buffers.sqlite") as store:
-                    runtime = ClientRuntime(assets.config, assets.stream, assets.task, assets.flat, store, folder)
+                    runtime = ClientRuntime(*assets, store, folder)
                     reply = runtime.handle(self._client(assets), request)
                 if isinstance(request, Select | Settle):
                     clear_before(self._folder, request.period)

@@ -39,13 +39,7 @@ class Deployment:
     """
 
     def __init__(
-        self,
-        folder: Path | str,
-        clients: int = 3,
-        *,
-        tls: bool = False,
-        port: int | None = None,
-        plugins: bool = False,
+        self, folder: Path | str, clients: int, *, tls: bool = False, port: int | None = None, plugins: bool = False
     ) -> None:
         self.folder = Path(folder).absolute()
         self.clients, self.tls, self.port, self.plugins = clients, tls, port or free_port(), plugins
