@@ -8,8 +8,8 @@ from flwr.app import Message
 
 from coreplay.coordination import Contribution
 from coreplay.coordination.secure.protocol import Reveal
-from coreplay.flower.app import carry_out, handle
-from coreplay.flower.engine import FlowerEngine
+from coreplay.flower.app import handle
+from coreplay.flower.engine import FlowerEngine, carry_out
 from coreplay.flower.messages import from_record, to_record
 from coreplay.runtime import RunFolder, prepare, run
 from coreplay.runtime.requests import CHANGE, Failed, Joined, KeptReply

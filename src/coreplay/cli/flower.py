@@ -74,7 +74,7 @@ def init(
     Example: `coreplay flower init my-app`
     """
     _needed()
-    from coreplay.flower.app_template import write_app
+    from coreplay.flower.launch import write_app
 
     name = "".join(character if character.isalnum() else "-" for character in folder.absolute().name.lower()).strip("-")
     for path in write_app(folder, name or "coreplay-run"):

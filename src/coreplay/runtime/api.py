@@ -33,7 +33,7 @@ from coreplay.tasks import Task, make
 
 # the engines outside this package: a module with a function `launch`, imported when a run names it
 FEW_TRAININGS = 200  # of one client in one round: about as long as worker processes take to start
-LAUNCHERS = {SIMULATION: "coreplay.flower.simulation", FLOWER: "coreplay.flower.deployment"}
+LAUNCHERS = {SIMULATION: "coreplay.flower.simulation", FLOWER: "coreplay.flower.launch"}
 
 
 @dataclass(frozen=True)
