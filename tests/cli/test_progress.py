@@ -5,7 +5,7 @@ import io
 import pytest
 
 from coreplay.cli.progress import Status, echo, following, show_markdown
-from coreplay.report.terminal import duration
+from coreplay.report.text import duration
 from coreplay.runtime import Event
 
 EVENTS = [

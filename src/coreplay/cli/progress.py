@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from coreplay.report.html import clean
-from coreplay.report.terminal import duration, without
+from coreplay.report.text import clean, duration, which_test_sets
 
 if TYPE_CHECKING:
     from coreplay.experiments.scheduler import RunStatus, SweepStatus
@@ -163,7 +162,7 @@ def _plain(title: str) -> "Observer":
             text = status.line() + (f", about {duration(left)} left" if left else "")
         elif event.kind == "evaluated":
             figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items() if name != "missing")
-            where = without(facts.get("missing", ()))
+            where = which_test_sets(facts.get("missing", ()))
             text = f"period {event.period + 1}/{status.periods} is trained: {figures} on {where}"
         elif event.kind == "selected":
             kept = f"{facts['clients']} clients selected, {facts['kept']} samples kept"

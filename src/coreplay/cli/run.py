@@ -65,7 +65,7 @@ def run(
     if print_config:
         echo(config.toml(), nl=False)
         return
-    from coreplay.report.terminal import run_table
+    from coreplay.report.text import run_table
     from coreplay.runtime import run as carry_out
     from coreplay.runtime.api import finished
 
@@ -161,8 +161,7 @@ def runs(
 
     Example: `coreplay runs demo --json`
     """
-    from coreplay.report.html import clean
-    from coreplay.report.terminal import runs_table, without
+    from coreplay.report.text import clean, runs_table, which_test_sets
     from coreplay.runtime.run_index import list_runs
 
     load_plugins(plugin)
@@ -176,6 +175,6 @@ def runs(
     show_markdown(runs_table(found))
     for run in found:
         if run.missing:
-            echo(clean(f"* {run.name}: measured on {without(run.missing)}"), err=True)
+            echo(clean(f"* {run.name}: measured on {which_test_sets(run.missing)}"), err=True)
         if run.problem:
             echo(clean(f"{run.name}: {run.problem}"), err=True)

@@ -43,7 +43,7 @@ def sweep(
     from coreplay.experiments.scheduler import SweepStatus, find_finished, run_sweep
     from coreplay.experiments.sweep import Sweep
     from coreplay.files import exclusive_lock
-    from coreplay.report.terminal import sweep_table
+    from coreplay.report.text import sweep_table
 
     folder, source = _found(file, output, resume)
     plan = Sweep.load(source, plugins=plugin or [])
@@ -82,7 +82,7 @@ def demo(
     from coreplay.experiments.scheduler import SweepStatus, run_sweep
     from coreplay.experiments.sweep import Sweep
     from coreplay.report.api import write
-    from coreplay.report.terminal import sweep_table
+    from coreplay.report.text import sweep_table
 
     plan = Sweep.demo()
     say = partial(echo, err=True)
@@ -92,7 +92,7 @@ def demo(
         run_sweep(status, output, tick=lambda: show(status))
     for name, problem in status.failures().items():
         say(f"failed: {name}: {problem}")
-    written = write([output / "runs"], output / "report", gradient_maps=3, say=say)
+    written = write([output / "runs"], output / "report", say=say)
     if as_json:
         echo(json.dumps(written.to_json()))
     else:

@@ -15,8 +15,8 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from coreplay.files import atomic_write
-from coreplay.report.charts import MUTED, Axis, Bars, Chart, Figure, Heatmap, Histograms, Lines, style
-from coreplay.report.html import clean
+from coreplay.report.charts import Bars, Chart, Figure, Heatmap, Histograms, Lines, style
+from coreplay.report.text import clean
 
 MAX_PANELS = 60  # views per file; the CSV has the numbers of all
 FEW = 6  # up to this many views matplotlib computes the layout; for more it would take seconds
@@ -79,8 +79,8 @@ def draw(figure: Figure) -> Drawing:
             heatmaps.append((axes, image, panel.chart))
         axes.set_title(clean(panel.title), fontsize=9 if few else 8)
         mixed = bool(panel.name)  # views of different quantities: each needs its own axis titles
-        axes.set_xlabel(_title(panel.chart.x) if few or number + columns >= len(panels) else "")
-        axes.set_ylabel(_title(panel.chart.y) if mixed or number % columns == 0 else "")
+        axes.set_xlabel(clean(panel.chart.x.title) if few or number + columns >= len(panels) else "")
+        axes.set_ylabel(clean(panel.chart.y.title) if mixed or number % columns == 0 else "")
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             legend.setdefault(name, handle)
     for axes in places[len(panels) :]:
@@ -98,10 +98,6 @@ def draw(figure: Figure) -> Drawing:
         place: Any = "outside lower center" if few else "lower center"
         drawing.legend(legend.values(), legend.keys(), loc=place, ncols=per_row, frameon=False, fontsize=8)
     return drawing
-
-
-def _title(axis: Axis) -> str:
-    return clean(f"{axis.title} ({axis.detail})" if axis.detail else axis.title)
 
 
 def _set_margins(drawing: Drawing, rows: int, columns: int, bottom: float) -> None:
@@ -176,7 +172,6 @@ def _draw_bars(axes: Axes, chart: Bars) -> None:
 def _draw_lines(axes: Axes, chart: Lines) -> None:
     for series in chart.series:
         look, heights = series.style, [y.mean for y in series.y]
-        small = chart.scattered and look.colour == MUTED
         if series.x_stats:
             up, across = ([each.sd or 0.0 for each in stats] for stats in (series.y, series.x_stats))
             axes.errorbar(series.x, heights, up, across, fmt="none", ecolor=look.colour, elinewidth=0.7, alpha=0.6)
@@ -186,18 +181,14 @@ def _draw_lines(axes: Axes, chart: Lines) -> None:
             label=clean(series.label),
             color=look.colour,
             marker=look.marker,
-            markersize=3 if small else 5,
-            alpha=0.5 if small else 1.0,
-            linestyle="none" if chart.scattered else look.dash,
+            markersize=5,
+            linestyle=look.dash,
             linewidth=1.4,
         )
     if chart.reference is not None:
         axes.axhline(chart.reference[0], color="black", linewidth=0.8, label=clean(chart.reference[1]))
     places = sorted({x for series in chart.series for x in series.x if isinstance(x, int)})
-    if chart.scattered:
-        axes.set_xticks([])
-        axes.set_yticks([])
-    elif chart.x.scale == "symlog":
+    if chart.x.scale == "symlog":
         axes.set_xscale("symlog", base=2, linthresh=1)
         axes.set_xticks(places, [str(x) for x in places])
         axes.minorticks_off()
