@@ -158,11 +158,7 @@ def stream_figure(name: str, text: Description, details: Details) -> Figure:
     counts = np.log10(1 + details.counts[np.argsort(-details.counts.sum(axis=1), kind="stable")])
     periods = _numbers(text.periods)
     drift = np.asarray(text.drift_matrix, dtype=float)
-    period, clients, divergence = (
-        Axis("period"),
-        Axis("clients"),
-        Axis("Jensen-Shannon divergence to all others (bits)"),
-    )
+    period = Axis("period")
     charts: dict[str, Chart] = {
         "samples by client and period": Heatmap(
             period,
@@ -174,12 +170,12 @@ def stream_figure(name: str, text: Description, details: Details) -> Figure:
             (0.0, float(counts.max(initial=0.0))),
         ),
         "samples by period": _bars(Axis("samples"), periods, text.samples_per_period),
-        "active clients by period": _bars(clients, periods, text.clients_per_period),
+        "active clients by period": _bars(Axis("clients"), periods, text.clients_per_period),
         f"drift (random split: {text.drift_neighbours_random:.3f})": Heatmap(
             period, period, Axis("bits"), periods, periods, drift.tolist(), (0.0, float(drift.max(initial=0.0)))
         ),
         f"heterogeneity (mean {text.heterogeneity:.3f}, random split {text.heterogeneity_random:.3f})": Histograms(
-            divergence,
+            Axis("Jensen-Shannon divergence to all others (bits)"),
             Axis(""),
             {"clients": details.of_clients.tolist(), "random split": details.of_clients_random.tolist()},
             np.linspace(0, 1, 41).tolist(),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import isfinite
+from statistics import fmean
 from typing import Any
 
 from coreplay.report.charts import SeedStats
@@ -33,46 +34,49 @@ class Table:
 
 def results(group: Group) -> Table:
     """Make the table of results, one row per strategy and budget."""
-    heads, stats, records = [], [], []
+    metric, records = group.metric, []
     for budget, label, runs in group.cells():
         members = list(runs.values())
-        score, lost = SeedStats.of(r.score for r in members), SeedStats.of(r.forgetting for r in members)
-        change, seconds = (
-            SeedStats.of(group.changes(runs).values()),
-            SeedStats.of(sum(r.run.summary["seconds"].values()) for r in members),
-        )
+        values = {
+            metric: [run.score for run in members],
+            "relative_change": group.changes(runs).values(),
+            "forgetting": [run.forgetting for run in members],
+        }
         record: dict[str, Any] = {"strategy": label, "budget": budget}
-        for name, each in ((group.metric, score), ("relative_change", change), ("forgetting", lost)):
-            record |= {name: each.mean if each.n else None, f"{name}_sd": each.sd}
-        lacking = sum(bool(r.missing) for r in members)
-        records.append(record | {"seeds": len(members), "lacking_test_sets": lacking, "seconds": seconds.mean})
-        heads.append((label, budget, "*" if lacking else "", str(len(members))))
-        stats.append((score, change, lost, seconds))
-    formats = [f".{decimals([each[k].mean for each in stats], digits)}f" for k, digits in ((0, 4), (2, 3))]
-    rows = tuple(
-        (label, budget, _shown(score, formats[0]) + mark, _shown(change, "+.1%"), _shown(lost, formats[1]), seeds, took)
-        for (label, budget, mark, seeds), (score, change, lost, _), took in zip(
-            heads, stats, column([seconds.mean for *_, seconds in stats], 3), strict=True
+        for name, stats in ((name, SeedStats.of(found)) for name, found in values.items()):
+            record |= {name: stats.mean if stats.n else None, f"{name}_sd": stats.sd}
+        record |= {"seeds": len(members), "lacking_test_sets": sum(bool(run.missing) for run in members)}
+        records.append(record | {"seconds": fmean(sum(run.run.summary["seconds"].values()) for run in members)})
+    places = {
+        name: decimals([record[name] for record in records], digits)
+        for name, digits in ((metric, 4), ("forgetting", 3))
+    }
+    rows = []
+    for record, seconds in zip(records, column([record["seconds"] for record in records], 3), strict=True):
+        score = _shown(record, metric, f".{places[metric]}f") + ("*" if record["lacking_test_sets"] else "")
+        change, lost = (
+            _shown(record, "relative_change", "+.1%"),
+            _shown(record, "forgetting", f".{places['forgetting']}f"),
         )
-    )
+        rows.append((record["strategy"], record["budget"], score, change, lost, str(record["seeds"]), seconds))
     return Table(
         "results",
         "Results",
-        f"{group.metric.capitalize()} is that of the model after the last period on the test sets of all periods "
+        f"{metric.capitalize()} is that of the model after the last period on the test sets of all periods "
         f"({group.better} is better). The change is relative to no replay with the same seed. Forgetting is how much "
         "worse the model is than the best earlier one on the test sets of all periods but the last. Mean ± standard "
         "deviation over seeds.",
-        ("strategy", "budget", group.metric, "change to none", "forgetting", "seeds", "seconds"),
-        rows,
+        ("strategy", "budget", metric, "change to none", "forgetting", "seeds", "seconds"),
+        tuple(rows),
         tuple(records),
     )
 
 
-def _shown(stats: SeedStats, form: str) -> str:
-    if not stats.n:
+def _shown(record: dict[str, Any], name: str, form: str) -> str:
+    mean, sd = record[name], record[f"{name}_sd"]
+    if mean is None:
         return "–"
-    mean = format(stats.mean, form)
-    return mean if stats.sd is None else f"{mean} ± {format(stats.sd, form.lstrip('+'))}"
+    return format(mean, form) + ("" if sd is None else f" ± {format(sd, form.lstrip('+'))}")
 
 
 def differences(group: Group) -> Table | None:
@@ -112,12 +116,9 @@ def differences(group: Group) -> Table | None:
 def summarize(group: Group) -> str:
     """Summarize a comparison; the verdicts follow from the scores of each seed, not from their means."""
     found = [text for budget in group.budgets for text in _at(group, budget)]
-    many = len(group.keys)
-    caution = (
-        f"With {many} seeds, check the intervals in the table of differences before reading these as effects."
-        if many > 1
-        else "One seed cannot separate effects from chance."
-    )
+    caution = "One seed cannot separate effects from chance."
+    if (many := len(group.keys)) > 1:
+        caution = f"With {many} seeds, check the intervals in the table of differences before reading these as effects."
     return f"Findings: {'; '.join(found)}. {caution}" if found else caution
 
 
