@@ -2,7 +2,9 @@
 
 import io
 
-from coreplay.cli.progress import Status, echo, following, show_markdown
+from coreplay.cli.progress import Status, echo, following, following_sweep, show_markdown
+from coreplay.experiments.scheduler import FAILED, FINISHED, SweepStatus
+from coreplay.experiments.sweep import Sweep
 from coreplay.report.text import duration
 from coreplay.runtime import Event
 
@@ -55,6 +57,17 @@ def test_the_first_seconds_say_what_goes_on(capsys):
         observe(Event("starting", 0, 0, {"workers": 1}))
     assert capsys.readouterr().err.splitlines() == ["starting 2 worker processes", "starting 1 worker process"]
     assert Status().line() == "preparing the data and the model"
+
+
+def test_a_sweep_in_a_pipe_says_once_how_each_run_ended(capsys):
+    runs = Sweep.make({"strategies": ["none"], "seeds": [0, 1, 2], "run": {"preset": "small"}}).runs
+    status = SweepStatus(runs)
+    with following_sweep(status) as show:
+        status.set(runs[0], FINISHED, score=12.3456)
+        show()
+        show()
+        status.set(runs[1], FAILED, problem="no memory")  # after the last call
+    assert capsys.readouterr().err.splitlines() == ["none-seed0: 12.35", "none-seed1: no memory"]
 
 
 def test_tables_in_a_pipe_have_no_escapes_but_those_that_keep_the_columns(capsys):

@@ -48,7 +48,8 @@ def make(
     check_output(output)
     load_plugins(plugin)
     stream = _load(source, _tables(option), f"making {output}")
-    save(stream, output)
+    with progress_bar(f"writing {output}"):
+        save(stream, output)
     tests = int(stream.test.sum())
     facts = {"clients": len(stream.clients), "periods": stream.periods, "samples": len(stream), "test_samples": tests}
     if as_json:
