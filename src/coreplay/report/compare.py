@@ -132,7 +132,7 @@ class Group:
     def cells(self) -> list[tuple[str, str, Runs]]:
         """Return (budget, strategy, compared runs); a strategy without a budget occurs once, at budget `ANY`."""
         seeds = {**self.compared, ANY: set().union(*self.compared.values())}
-        found = []
+        found: list[tuple[str, str, Runs]] = []
         for label, budget in product(self.labels, seeds):
             runs = {key: run for key, run in self._cells.get((label, budget), {}).items() if key in seeds[budget]}
             if runs:
