@@ -86,13 +86,13 @@ class Group:
     @cached_property
     def labels(self) -> list[str]:
         """The strategies: none first, full history last, the others in the order of `strategies`, then unknown ones."""
-        known = [NONE, *(name for name in strategies() if name not in (NONE, ALL))]
-        order = {name: k for k, name in enumerate(known)} | {ALL: len(known) + 1}
+        order = {name: float(k) for k, name in enumerate(strategies())} | {ALL: math.inf}
         replays = {run.label: run.config.replay for run in self.runs}
-        places = {
-            label: (order.get(r.strategy, len(known)), r.coordination_rounds, label) for label, r in replays.items()
-        }
-        return sorted(places, key=lambda label: places[label])
+
+        def place(label: str) -> tuple[float, int, str]:
+            return order.get(replays[label].strategy, len(order)), replays[label].coordination_rounds, label
+
+        return sorted(replays, key=place)
 
     @cached_property
     def budgets(self) -> list[str]:
