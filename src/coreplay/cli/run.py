@@ -30,7 +30,7 @@ def run(
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Instead of a file: small or paper.")] = None,
     engine: Annotated[
-        str | None, typer.Option(help="processes, serial, flower-simulation or flower.  [default: processes]")
+        str | None, typer.Option(help="auto, processes, serial, flower-simulation or flower.  [default: auto]")
     ] = None,
     connection: Annotated[
         str | None, typer.Option(help="flower: folder of `coreplay flower up`, or a connection's name.")
