@@ -84,6 +84,8 @@ def describe(
     """
     from coreplay.data import sources
     from coreplay.data.describe import describe as measure
+    from coreplay.report.renderer import save_figure
+    from coreplay.report.studies import stream_figure, stream_table
 
     if figure is not None and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {str(figure)!r} has suffix {figure.suffix!r}: use .png or .svg")
@@ -94,9 +96,6 @@ def describe(
     stream = _load(source, path | _tables(option), f"reading {file}")
     with progress_bar("measuring"):
         found, details = measure(stream, seed)
-    from coreplay.report.renderer import save_figure
-    from coreplay.report.studies import stream_figure, stream_table
-
     if figure is not None:
         save_figure(stream_figure(Path(file).name, found, details), figure)
     if as_json:
