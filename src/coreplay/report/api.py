@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +74,20 @@ def write(runs: Iterable[Path | str], folder: Path | str, *, say: Callable[[str]
     sections, files = [], [folder / PAGE]
     for number, group in enumerate(groups):
         place = f"group-{number + 1}/" if len(groups) > 1 else ""
-        section = replace(_section(group), folder=place)
+        figures = tuple(figure for make in FIGURES.values() if (figure := make(group)) is not None)
+        tables = tuple(table for table in (results(group), differences(group)) if table is not None)
         drawings = {}
-        for table in section.tables:
+        for table in tables:
             files += [folder / place / f"{table.name}.{suffix}" for suffix in ("csv", "md")]
             write_text(files[-2], csv_text(table.records))
             write_text(files[-1], table.markdown())
-        for figure in section.figures:
+        for figure in figures:
             say(f"drawing {place}{figure.name}")
             files += [folder / place / f"{figure.name}.{suffix}" for suffix in ("png", "svg", "csv")]
             save_figure(figure, *files[-3:-1])
             drawings[figure.name] = inline_svg(read_text(files[-2]), f"{number}-{figure.name}-")
             write_text(files[-1], csv_text(records(figure)))
-        sections.append(replace(section, drawings=drawings))
+        sections.append(Section(group, figures, tables, _page_notes(group), place, drawings))
     write_text(folder / PAGE, page(sections, left_out))
     for path in earlier - set(files):
         path.unlink(missing_ok=True)
@@ -112,15 +113,12 @@ def _earlier_files(folder: Path) -> set[Path]:
     return {path for place in (folder, *subfolders) for path in place.glob("*") if path.is_file()}
 
 
-def _section(group: Group) -> Section:
-    """Make all figures and tables of a group."""
-    figures = [figure for make in FIGURES.values() if (figure := make(group)) is not None]
+def _page_notes(group: Group) -> tuple[str, ...]:
+    """Return what the page says before the tables of a group."""
     said = [re.sub("`(.*?)`", r"“\1”", summarize(group))]
     if not group.base:
         said.append(
             "There is no run without replay, so relative figures are left out. To see them, run the same configuration "
             "with replay.strategy=none."
         )
-    said += notes(group)
-    tables = (results(group), differences(group))
-    return Section(group, tuple(figures), tuple(table for table in tables if table), tuple(said))
+    return (*said, *notes(group))

@@ -6,7 +6,7 @@ Content-Security-Policy forbids scripts and requests.
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
 
@@ -36,8 +36,8 @@ class Section:
     figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
-    folder: str = ""
-    drawings: Mapping[str, str] = field(default_factory=dict)  # SVG elements by name of the figure
+    folder: str
+    drawings: Mapping[str, str]  # SVG elements by name of the figure
 
 
 def page(sections: Sequence[Section], left_out: Sequence[str]) -> str:
@@ -76,8 +76,7 @@ def _section(number: int, section: Section, several: bool) -> str:
         parts.append(_part(number, table, section.folder, ("csv", "md"), _table(table)))
     for figure in section.figures:
         label = escaped(f"Figure: {figure.title}. {figure.reading} The numbers are in {figure.name}.csv.")
-        drawing = section.drawings.get(figure.name, "")
-        plot = f'<div class="plot" role="img" aria-label="{label}">{drawing}</div>'
+        plot = f'<div class="plot" role="img" aria-label="{label}">{section.drawings[figure.name]}</div>'
         parts.append(_part(number, figure, section.folder, ("png", "svg", "csv"), plot))
     return "\n".join([*parts, "</section>"])
 
