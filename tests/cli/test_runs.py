@@ -71,6 +71,7 @@ def test_names_and_reasons_with_escapes_are_listed_without_them(tmp_path, place,
     assert code == 0
     assert not set("\x1b\x07") & set(out + err)
     assert len(out.strip().splitlines()) == 4  # a head, its line and two runs
+    assert r"title? x \| fake \| none" in out, "a name stays in its column"
     assert "no ?]52;c;aGk=? memory" in err
     code, out, err = call(capsys, "run", "--resume", tmp_path / "x\x1b]0;title\x07")
     assert code == 2

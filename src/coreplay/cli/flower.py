@@ -66,9 +66,7 @@ def up(
 
 
 @app.command(cls=Command)
-def init(
-    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
-) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
     """Write a complete Flower app that carries out a run: change it as you like, start it with `flwr run`.
 
     Example: `coreplay flower init my-app`
