@@ -194,14 +194,15 @@ class FactoredGradients(GradientMatrix):
         gram = torch.zeros(n, n, dtype=torch.float64, device=self._like.device)
         left = list(self._passes.ranges)
         if len(self._kept) == len(left):
-            add_gram(gram, list(self._kept.values()), None, workspace)
+            kept = list(self._kept.values())
+            add_gram(gram, kept, kept, workspace)
             return gram
         with self._passes.visit():
             while left:
                 block = self._take_block(left)
                 left = [(start, stop) for start, stop in left if start not in self._kept]
                 rows = slice(block[0].start, block[-1].stop)
-                add_gram(gram[rows, rows], block, None, workspace)
+                add_gram(gram[rows, rows], block, block, workspace)
                 for start, stop in left:
                     add_gram(gram[rows, start:stop], block, [self._passes.chunk(start, stop)], workspace)
                     gram[start:stop, rows] = gram[rows, start:stop].T

@@ -5,7 +5,7 @@ The gradient of a sample is a sum over its rows t (tokens, positions), with inpu
 * *Linear*: Σ_t b_t a_tᵀ, and Σ_t b_t for the bias. *Convolution*: the same with the patch p_t under the kernel for a_t.
 * *Embedding*: row `id` of the table receives b_t wherever `id` was looked up.
 * *Norms*, y = γ ∘ x̂ + β: Σ_t b_t ∘ x̂_t and Σ_t b_t. x̂ is normalised over the last dimensions (LayerNorm), divided by
-  its root mean square (RMSNorm, no β), or normalised by groups of channels (GroupNorm: sums over a channel's positions).
+  its root mean square (RMSNorm, no β), or normalised by groups of channels (GroupNorm: sums over the positions).
 """
 
 import inspect
