@@ -9,7 +9,7 @@ from torch.nn import functional
 from coreplay import InputError, gradient_matrix
 from coreplay.gradients import gram as gram_module
 from coreplay.gradients.factors import Lookup, Outer, merge
-from coreplay.gradients.gram import Side, built_gram, pair_gram, prefer_pairs
+from coreplay.gradients.gram import built_gram, pair_gram, prefer_pairs
 
 
 class Tagger(nn.Module):
@@ -82,7 +82,8 @@ def test_both_forms_agree(makers):
     assert torch.allclose(pairs, built)
     symmetric, whole = torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
     pair_gram(symmetric, sides[1], sides[1], symmetric=True)
-    built_gram(whole, [(0, sides[1])], None, workspace=20_000)
+    block = [(0, sides[1])]
+    built_gram(whole, block, block, workspace=20_000)
     assert torch.allclose(symmetric.triu(), whole.triu())
 
 
@@ -109,24 +110,14 @@ def test_layers_with_one_input_are_multiplied_as_one(check, limit):
 
 
 def test_the_cheaper_form_is_chosen():
-    def side(n, tokens, left, right):
+    def preferred(n, tokens, left, right):
         owner = torch.arange(n).repeat_interleave(tokens)
-        return Side(
-            n,
-            [
-                (
-                    0,
-                    merge(
-                        [Outer(torch.zeros(n * tokens, left), torch.zeros(n * tokens, right), owner)],
-                        (left, right),
-                        n,
-                    ),
-                )
-            ],
-        )
+        outer = Outer(torch.zeros(n * tokens, left), torch.zeros(n * tokens, right), owner)
+        block = [(0, merge([outer], (left, right), n))]
+        return prefer_pairs(block, block, n, n)
 
-    assert prefer_pairs(side(64, 2, 3000, 300), None)  # a decoder at a few masked positions
-    assert not prefer_pairs(side(64, 60, 300, 300), None)  # long sequences
+    assert preferred(64, 2, 3000, 300)  # a decoder at a few masked positions
+    assert not preferred(64, 60, 300, 300)  # long sequences
     assert gram_module._PER_PAIR > 0
 
 
