@@ -155,7 +155,8 @@ class Database:
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Write what is replaced or saved in the block at its end, in one transaction; nothing if the block raises."""
-        self._deferred = writes = []
+        writes: list[Callable[[], object]] = []
+        self._deferred = writes
         try:
             yield
         finally:

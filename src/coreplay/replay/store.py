@@ -79,7 +79,12 @@ class Store(Database):
 
         A buffer of a period before the stored one is refused: `rewind` first.
         """
-        self._write(lambda: [self._replace(buffer) for buffer in buffers])
+
+        def write() -> None:
+            for buffer in buffers:
+                self._replace(buffer)
+
+        self._write(write)
 
     def _replace(self, buffer: Buffer) -> None:
         client, period = buffer.client, buffer.period
