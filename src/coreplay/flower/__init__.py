@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from coreplay.lazy import lazy_getattr
+from coreplay import lazy_getattr
 
 if TYPE_CHECKING:
     from coreplay.flower.app import client_app, server_app
@@ -13,7 +13,9 @@ __all__ = ["ReplayBuffer", "SelectionResult", "choose_jointly", "client_app", "n
 
 __getattr__ = lazy_getattr(
     __name__,
-    dict.fromkeys(("client_app", "server_app"), "coreplay.flower.app")
-    | dict.fromkeys(("SelectionResult", "choose_jointly", "next_period"), "coreplay.flower.selection")
-    | dict.fromkeys(("ReplayBuffer", "period_of"), "coreplay.flower.replay"),
+    {
+        "app": ("client_app", "server_app"),
+        "replay": ("ReplayBuffer", "period_of"),
+        "selection": ("SelectionResult", "choose_jointly", "next_period"),
+    },
 )

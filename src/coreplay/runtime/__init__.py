@@ -5,7 +5,7 @@ Names are loaded on first use: a deployed client reads messages in a new process
 
 from typing import TYPE_CHECKING
 
-from coreplay.lazy import lazy_getattr
+from coreplay import lazy_getattr
 
 if TYPE_CHECKING:
     from coreplay.runtime.api import Prepared as Prepared
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from coreplay.runtime.trainer import Trainer as Trainer
     from coreplay.runtime.trainer import check as check
 
-_HOMES = {
-    "api": ("Prepared", "default_name", "finished", "prepare", "run"),
-    "client": ("ClientRuntime",),
-    "config": ("PRESETS", "Config"),
-    "engine": ("ClientRegistry", "Engine", "EngineError", "QuorumError"),
-    "engines.machine": ("WorkerError",),
-    "engines.processes": ("ProcessesEngine",),
-    "engines.serial": ("SerialEngine",),
-    "events": ("Event", "Observer"),
-    "result": ("Run",),
-    "run_dir": ("RunFolder",),
-    "strategy": ("strategies",),
-    "trainer": ("Trainer", "check"),
-}
-_NAMES = {name: f"coreplay.runtime.{module}" for module, names in _HOMES.items() for name in names}
-
-__getattr__ = lazy_getattr(__name__, _NAMES)
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "api": ("Prepared", "default_name", "finished", "prepare", "run"),
+        "client": ("ClientRuntime",),
+        "config": ("PRESETS", "Config"),
+        "engine": ("ClientRegistry", "Engine", "EngineError", "QuorumError"),
+        "engines.machine": ("WorkerError",),
+        "engines.processes": ("ProcessesEngine",),
+        "engines.serial": ("SerialEngine",),
+        "events": ("Event", "Observer"),
+        "result": ("Run",),
+        "run_dir": ("RunFolder",),
+        "strategy": ("strategies",),
+        "trainer": ("Trainer", "check"),
+    },
+)
