@@ -28,7 +28,7 @@ _LISTS = {  # command: what it lists, and the function that returns names with d
         "coreplay.learning",
         "continual_methods",
     ),
-    "tasks": ("tasks", "coreplay.tasks.api", "tasks"),
+    "tasks": ("tasks", "coreplay.tasks", "tasks"),
     "trackers": ("trackers, which also receive the metrics of a run", "coreplay.runtime.tracker", "trackers"),
 }
 _python_shows = warnings.showwarning

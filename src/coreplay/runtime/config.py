@@ -20,7 +20,7 @@ from coreplay.plugins import load_plugins, resolve
 from coreplay.runtime.config_toml import explained, merge, written
 from coreplay.runtime.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.runtime.tracker import check_trackers
-from coreplay.tasks.api import check_task
+from coreplay.tasks import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
 
 ENGINES = ("auto", "processes", "serial", "flower-simulation", "flower")
