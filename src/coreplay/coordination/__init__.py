@@ -4,7 +4,7 @@
 any transport; `coreplay.coordination.secure` hides single contributions from the server.
 """
 
-from coreplay.coordination.client import Client, takes_part
+from coreplay.coordination.client import Answer, Client, Session, takes_part
 from coreplay.coordination.messages import Broadcast, Contribution
 from coreplay.coordination.method import (
     ArrayGradients,
@@ -20,14 +20,12 @@ from coreplay.coordination.method import (
 from coreplay.coordination.rounds import (
     Coordination,
     CoordinationSpec,
-    RoundResult,
     SecureSumError,
     Transport,
     coordinate,
     run_rounds,
 )
-from coreplay.coordination.server import Receipt, Round, Server
-from coreplay.coordination.session import Answer, Session
+from coreplay.coordination.server import Receipt, RoundResult, Server
 
 __all__ = [
     "Answer",
@@ -42,7 +40,6 @@ __all__ = [
     "Method",
     "Past",
     "Receipt",
-    "Round",
     "RoundResult",
     "SecureSumError",
     "Server",

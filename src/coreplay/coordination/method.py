@@ -62,18 +62,10 @@ class ArrayGradients:
 
 
 class Candidates:
-    """The samples that a client chooses from: their gradients, what else is known of them, and the budget.
+    """The `size` samples that a client chooses from: their gradients, what else is known of them, and the `budget`.
 
-    Parameters
-    ----------
-    gradients : (n, d) array or gradient matrix
-        Gradients of the samples, in any scale.
-    budget : int
-        Number of samples to keep.
-    columns : mapping of str to (n, ...) array or function, optional
-        Further columns, as in a selector's `Pool`.
-    method : str
-        Name of the method, for errors.
+    Gradients are an array in any scale or a gradient matrix; `columns` are as in a selector's `Pool`; `method` is the
+    name of the method in errors.
     """
 
     def __init__(
@@ -186,3 +178,14 @@ def make_method(method: str | Method, **options: Any) -> Method:
     """
     made: Method = _registry.make(method, options) if isinstance(method, str) else method
     return made
+
+
+def indicator(chosen: Ints, size: int) -> Floats:
+    """Return the x of a selection: 1 for the samples that were chosen, else 0.
+
+    >>> indicator(np.array([0, 2]), 3).tolist()
+    [1.0, 0.0, 1.0]
+    """
+    x = np.zeros(size)
+    x[chosen] = 1.0
+    return x

@@ -14,9 +14,8 @@ from typing import ClassVar
 import numpy as np
 
 from coreplay.array_types import Floats
-from coreplay.coordination.messages import Broadcast, Vector
+from coreplay.coordination.messages import Broadcast, Vector, products
 from coreplay.coordination.method import Candidates, Method, Past, ServerStep, coordination_method
-from coreplay.coordination.total import products
 from coreplay.errors import unknown
 from coreplay.selection.solvers.capped_simplex import minimise
 

@@ -13,25 +13,10 @@ from numpy.typing import NDArray
 from coreplay.coordination.messages import Stamp
 from coreplay.coordination.secure.client import SecureClient
 from coreplay.coordination.secure.protocol import Complaint, Keys, Masked, Reveal, Shares
-from coreplay.coordination.secure.server import (
-    ImpossibleSumError,
-    SecureServer,
-    ThresholdError,
-    Upward,
-    coarse,
-    default_threshold,
-)
+from coreplay.coordination.secure.server import ImpossibleSumError, SecureServer, ThresholdError, Upward, coarse
 from coreplay.errors import InputError
 
-__all__ = [
-    "ImpossibleSumError",
-    "SecureClient",
-    "SecureServer",
-    "SecureSum",
-    "ThresholdError",
-    "add_securely",
-    "default_threshold",
-]
+__all__ = ["ImpossibleSumError", "SecureClient", "SecureServer", "SecureSum", "ThresholdError", "add_securely"]
 
 ATTEMPTS = 3
 Ask = Callable[[str, Mapping[str, bytes], int], Mapping[str, bytes]]  # (step, message per client, attempt) to answers
@@ -114,6 +99,7 @@ def _attempt(
 
 
 def _take(server: SecureServer, answers: Mapping[str, bytes], *kinds: type[Upward]) -> None:
+    """Give the server the clients' answers, and name those who sent something else than a message of these kinds."""
     for client, data in answers.items():
         try:
             message = _read(data, kinds)
