@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coreplay import codec
 from coreplay.array_types import Floats, Ints
-from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message, largest_norm
+from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message, max_norm
 from coreplay.coordination.method import Candidates, GradientMatrix, Method, Past, make_method
 from coreplay.coordination.secure import ATTEMPTS, SecureClient
 from coreplay.errors import InputError, RefusedError
@@ -294,7 +294,7 @@ class Session:
         if secure:
             self._parts["contribution"] = data
             if self._secure is None:
-                bound = largest_norm(self.client.pool.budget, found.basis)
+                bound = max_norm(self.client.pool.budget, found.basis)
                 self._secure = SecureClient(self.client.name, found.stamp, bound=bound)
             data = self._secure.advertise().to_bytes()
         return Answer(data, found.basis, len(found.vector))

@@ -167,7 +167,7 @@ def as_vector(value: Any) -> Vector:
     return np.ascontiguousarray(vector, dtype="<f4")
 
 
-def largest_norm(budget: int, basis: int) -> float:
+def max_norm(budget: int, basis: int) -> float:
     """Return how long a contribution can be: a sum of unit gradients, or the difference of two."""
     return budget * (1.0 if basis == NEVER else 2.0)
 

@@ -52,10 +52,7 @@ class Transport(Protocol):
 
 
 def run_rounds(
-    transport: Transport,
-    spec: CoordinationSpec,
-    budgets: Mapping[str, int],
-    observe: Callable[[RoundResult], None],
+    transport: Transport, spec: CoordinationSpec, budgets: Mapping[str, int], observe: Callable[[RoundResult], None]
 ) -> bytes | None:
     """Run the rounds among these clients and return the last broadcast; None if there was none: they select alone."""
     if not budgets or not spec.rounds:
@@ -88,6 +85,7 @@ def _gather(transport: Transport, server: Server, broadcast: bytes | None) -> tu
 
 def _gather_securely(transport: Transport, server: Server, broadcast: bytes | None) -> tuple[int, int]:
     """Give the server the sum of a round's contributions; a client's first answer can't join after round 0."""
+    length = server.dimension
 
     def keys(clients: Sequence[str], attempt: int) -> dict[str, bytes]:
         found = {}
@@ -96,10 +94,8 @@ def _gather_securely(transport: Transport, server: Server, broadcast: bytes | No
                 continue
             if answer.basis != server.counted[client]:
                 transport.refuse(client, "sent the difference from an answer that was not counted")
-            elif answer.dimension != server.dimension:
-                transport.refuse(
-                    client, f"has a contribution of {answer.dimension} numbers: expected {server.dimension}"
-                )
+            elif answer.dimension != length:
+                transport.refuse(client, f"has a contribution of {answer.dimension} numbers: expected {length}")
             elif server.round == 0 or answer.basis != NEVER:
                 found[client] = answer.data
         return found
@@ -116,7 +112,7 @@ def _gather_securely(transport: Transport, server: Server, broadcast: bytes | No
 
     stamp, bounds = Stamp(server.run, server.period, server.round), {client: server.bound(client) for client in able}
     try:
-        found = add_securely(ask, bounds, server.dimension, stamp, report_culprit=transport.refuse)
+        found = add_securely(ask, bounds, length, stamp, report_culprit=transport.refuse)
     except ImpossibleSumError as error:
         transport.refuse("", f"secure sum of round {server.round} is not used: {error}")
         return 0, 0

@@ -21,7 +21,7 @@ from coreplay.coordination.messages import (
     Contribution,
     Total,
     Vector,
-    largest_norm,
+    max_norm,
     norm,
     products,
 )
@@ -171,7 +171,7 @@ class Server:
 
     def bound(self, client: str) -> float:
         """Return the largest norm of the client's next contribution."""
-        return largest_norm(self.budgets[client], self.counted[client])
+        return max_norm(self.budgets[client], self.counted[client])
 
     def broadcast(self) -> Broadcast:
         """Close the round and return the message to all clients; when done, the final one again."""

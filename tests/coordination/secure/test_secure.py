@@ -224,6 +224,7 @@ def test_a_client_refuses_to_be_the_only_one():
 
 
 def test_threshold_must_be_a_majority():
+    assert [begin(count)[1].threshold for count in (2, 3, 4, 10)] == [2, 2, 3, 7]
     for threshold in (0, 2, 6):
         with pytest.raises(InputError, match="more than half"):
             begin(5, threshold=threshold)

@@ -41,23 +41,11 @@ def add_securely(
     threshold: int | None = None,
     report_culprit: Callable[[str, str], None] = lambda client, reason: None,
 ) -> SecureSum:
-    """Run a secure sum from its first message to its last.
+    """Run a secure sum of vectors of one length, whose norms have these bounds, from its first message to its last.
 
-    Parameters
-    ----------
-    ask : function
-        Brings the messages of one step ("keys", "share", "mask", "reveal") to clients and returns the answers of those
-        who gave one. Every attempt begins with "keys", for which clients make fresh secrets.
-    bounds : mapping
-        Largest norm of each client's vector, by name.
-    dimension : int
-        Length of the vectors.
-    stamp : Stamp
-        Run, period and round of the sum.
-    threshold : int, optional
-        Number of clients that must answer to the end: more than half, two thirds by default.
-    report_culprit : function
-        Called with each client that sent something wrong, and what was wrong.
+    `ask` brings the messages of one step ("keys", "share", "mask", "reveal") to clients and returns the answers of
+    those who gave one; every attempt begins with "keys", for which clients make fresh secrets. The threshold is that
+    of `SecureServer`. `report_culprit` is called with each client that sent something wrong, and what was wrong.
     """
     up = down = 0
 

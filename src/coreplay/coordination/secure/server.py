@@ -69,13 +69,13 @@ class SecureServer:
         self, bounds: Mapping[str, float], dimension: int, stamp: Stamp, *, threshold: int | None = None
     ) -> None:
         self.bounds, self._stamp = dict(bounds), stamp
-        self.threshold = default_threshold(len(self.bounds)) if threshold is None else threshold
-        if len(self.bounds) < 2:
-            raise InputError(f"a secure sum needs at least 2 clients: got {len(self.bounds)}; do without it")
-        if not len(self.bounds) // 2 < self.threshold <= len(self.bounds):
+        count = len(self.bounds)
+        self.threshold = math.ceil(2 * count / 3) if threshold is None else threshold
+        if count < 2:
+            raise InputError(f"a secure sum needs at least 2 clients: got {count}; do without it")
+        if not count // 2 < self.threshold <= count:
             raise InputError(
-                f"threshold must be more than half of the {len(self.bounds)} clients, and not more than all: "
-                f"got {self.threshold}"
+                f"threshold must be more than half of the {count} clients and at most all: got {threshold}"
             )
         for problem in coarse(self.bounds, dimension).values():
             raise InputError(problem)
@@ -292,12 +292,3 @@ def coarse(bounds: Mapping[str, float], dimension: int) -> dict[str, str]:
         )
         del rest[largest]
     return found
-
-
-def default_threshold(clients: int) -> int:
-    """Return two thirds of the clients, rounded up, and always more than half.
-
-    >>> default_threshold(2), default_threshold(3), default_threshold(10)
-    (2, 2, 7)
-    """
-    return max(clients // 2 + 1, -(-2 * clients // 3))
