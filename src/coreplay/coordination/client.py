@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from coreplay import codec
 from coreplay.array_types import Floats, Ints
 from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message, max_norm
-from coreplay.coordination.method import Candidates, GradientMatrix, Method, Past, make_method
+from coreplay.coordination.method import Candidates, GradientMatrix, Method, make_method
 from coreplay.coordination.secure import ATTEMPTS, SecureClient
 from coreplay.errors import InputError, RefusedError
 from coreplay.seeding import generator
@@ -193,13 +193,13 @@ class Client:
     def _reply(self, broadcast: Broadcast) -> Floats:
         return self.method.answer(self.pool, broadcast, self._past(broadcast.round), self._rng(broadcast.round + 1))
 
-    def _past(self, until: int) -> Past:
+    def _past(self, until: int) -> Floats:
         """Return the answers in the sums of rounds 0 … `until`; the first one stands for the rounds before it too."""
         counted = [k for k in self._counted if k <= until]
         if not counted:
-            return Past((np.zeros(self.pool.size),) * (until + 1))
+            return np.zeros((until + 1, self.pool.size))
         held = [counted[max(bisect_right(counted, round) - 1, 0)] for round in range(until + 1)]
-        return Past(tuple(self._answers[k] for k in held))
+        return np.array([self._answers[k] for k in held])
 
     def _contribution(self, round: int) -> Contribution:
         basis = max((k for k in self._counted if k < round), default=NEVER)

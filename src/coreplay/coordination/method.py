@@ -5,7 +5,7 @@ in `coreplay.coordination.methods`, or in any module of yours. `Client` and `Ser
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -109,22 +109,6 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Past:
-    """A client's counted answers, as in the server's sums: one x per round so far, zero if it never answered."""
-
-    answers: tuple[Floats, ...]
-
-    @property
-    def last(self) -> Floats:
-        """The answer in the latest sum."""
-        return self.answers[-1]
-
-    def mean(self, weights: Sequence[float]) -> Floats:
-        """Return Σ_k w_k x_k, the client's part of a mixture of the rounds' sums."""
-        return np.asarray(weights, dtype=np.float64) @ np.array(self.answers)
-
-
-@dataclass(frozen=True)
 class ServerStep:
     """What the server computes from the sums: fields of the next broadcast, and the relaxed objective reached."""
 
@@ -145,8 +129,12 @@ class Method(ABC):
         """Return the client's first x: the uncoordinated choice."""
 
     @abstractmethod
-    def answer(self, pool: Candidates, broadcast: Broadcast, past: Past, rng: np.random.Generator) -> Floats:
-        """Return the client's next x."""
+    def answer(self, pool: Candidates, broadcast: Broadcast, past: Floats, rng: np.random.Generator) -> Floats:
+        """Return the client's next x, from those of its own that are in the server's sums.
+
+        `past` has one x per round so far, zero if the client never answered: `broadcast.weights @ past` is its part of
+        a mixture of the rounds' sums.
+        """
 
     @abstractmethod
     def server_step(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> ServerStep:

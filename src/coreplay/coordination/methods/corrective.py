@@ -40,7 +40,7 @@ import numpy as np
 
 from coreplay.array_types import Floats
 from coreplay.coordination.messages import Broadcast, Vector, mixture, norm, products
-from coreplay.coordination.method import Candidates, Method, Past, ServerStep, coordination_method, indicator
+from coreplay.coordination.method import Candidates, Method, ServerStep, coordination_method, indicator
 from coreplay.errors import InputError
 from coreplay.selection import minimise
 from coreplay.selection.solvers.swaps import polish, search, top
@@ -65,18 +65,18 @@ class Corrective(Method):
         """Select alone, as the selector `polished` does."""
         return indicator(polish(pool.gram, pool.budget, rng)[0], pool.size)
 
-    def answer(self, pool: Candidates, broadcast: Broadcast, past: Past, rng: np.random.Generator) -> Floats:
+    def answer(self, pool: Candidates, broadcast: Broadcast, past: Floats, rng: np.random.Generator) -> Floats:
         """Select what replies best to the broadcast."""
         kappa = broadcast.numbers.get("kappa", 0.0)
         if not broadcast.weights or kappa < 1:
             raise InputError("broadcast is not of method 'corrective': it needs weights and a kappa of at least 1")
         prices = pool.project(broadcast.vector)
-        own = past.mean(broadcast.weights)
+        own = np.asarray(broadcast.weights) @ past
         chosen, _ = search(pool.gram, prices / kappa - pool.gram @ own, top(-prices, pool.budget), MOVES, rng)
         x = indicator(chosen, pool.size)
         gain, share = float(prices @ (own - x)), norm(broadcast.vector) ** 2 / broadcast.clients
         stays = gain > share and rng.random() * gain >= share
-        return past.last.copy() if stays and past.last.any() else x
+        return past[-1].copy() if stays and past[-1].any() else x
 
     def server_step(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> ServerStep:
         """Find the best mixture of the rounds' sums and move towards it."""
