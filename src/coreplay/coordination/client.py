@@ -104,7 +104,7 @@ class Client:
         self.pool = Candidates(gradients, budget, columns, method if isinstance(method, str) else type(method).__name__)
         self._minimum = whole_number(minimum_pool, "minimum_pool", least=0)
         self._generator = generator(seed, name, period, "coordination")
-        self._beginning = self._generator.bit_generator.state
+        self._beginning: Any = self._generator.bit_generator.state
         self._answers: dict[int, Floats] = {}
         self._counted: list[int] = []
 

@@ -227,7 +227,7 @@ class _InProcess:
     """A transport among clients of this process."""
 
     def __init__(self, clients: list[Client]) -> None:
-        self._sessions = {client.name: Session(lambda client=client: client) for client in clients}
+        self._sessions = {client.name: _session(client) for client in clients}
 
     def contribute(
         self, clients: Sequence[str], broadcast: bytes | None, *, secure: bool, attempt: int
@@ -241,6 +241,10 @@ class _InProcess:
 
     def refuse(self, client: str, problem: str) -> None:
         pass  # the server's receipts are in the result
+
+
+def _session(client: Client) -> Session:
+    return Session(lambda: client)
 
 
 def _budgets(budgets: Any, clients: int) -> list[int]:
