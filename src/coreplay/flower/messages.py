@@ -4,7 +4,6 @@ The bytes are the same on the network and on the socket to a resident worker, so
 carries them as one array, which it sends in chunks. In a simulation arrays travel beside them in shared memory.
 """
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from numpy.typing import NDArray
 from coreplay.codec import decode, encode
 from coreplay.errors import InputError
 from coreplay.flower.shared_array import SharedArray
-from coreplay.runtime.requests import Message, Reply, kinds
+from coreplay.runtime.requests import KINDS, Message, Reply
 
 _HEAD, _ARRAYS, _PREFIX = "coreplay", "arrays", "array:"
-_kinds = cache(kinds)
 
 
 def to_bytes(message: Message, *, arrays: bool = True) -> bytes:
@@ -34,7 +32,7 @@ def from_bytes(data: bytes | bytearray, shared: dict[str, NDArray[Any]] | None =
     kind, fields, inner = (found.pop(name, None) for name in ("kind", "fields", "data"))
     if not isinstance(kind, str) or not isinstance(fields, dict) or not isinstance(inner, np.ndarray):
         raise InputError("its fields are not those of a coreplay message")
-    if kind not in _kinds():
+    if kind not in KINDS:
         raise InputError(f"unsupported message {kind[:40]!r}: server and client versions may differ")
     for name in ("keep_from", "rows"):
         if isinstance(fields.get(name), list):
@@ -42,7 +40,7 @@ def from_bytes(data: bytes | bytearray, shared: dict[str, NDArray[Any]] | None =
     arrays = {name.removeprefix(_PREFIX): array for name, array in found.items() if isinstance(array, np.ndarray)}
     if len(arrays) < len(found):
         raise InputError("its fields are not those of a coreplay message")
-    return _kinds()[kind].read(fields, arrays | (shared or {}), inner.tobytes())
+    return KINDS[kind].read(fields, arrays | (shared or {}), inner.tobytes())
 
 
 def to_record(message: Message, *, shared: bool = False) -> RecordDict:
