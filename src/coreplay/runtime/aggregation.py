@@ -138,7 +138,7 @@ def sum_over_clients(
     parts = partition_clients(counts, groups)
     for group in engine.group_sums(parts, request, largest, check, observe, missing):
         for name in sums:
-            sums[name] += group.sums[name].numpy()
+            sums[name] += group.sums[name]
         weight += group.weight
         loss += group.loss
     engine.check_quorum(len(counts), missing, what)

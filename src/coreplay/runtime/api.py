@@ -17,8 +17,9 @@ from coreplay.learning import FlatModel
 from coreplay.plugins import load_plugins
 from coreplay.replay import Store
 from coreplay.runtime.config import AUTO, FLOWER, GIVEN, PROCESSES, SERIAL, SIMULATION, Config, StreamConfig
+from coreplay.runtime.engines.host import BUFFERS
 from coreplay.runtime.engines.importing import check_cells, check_main, check_missing, end_child
-from coreplay.runtime.engines.machine import BUFFERS, MachineEngine
+from coreplay.runtime.engines.machine import MachineEngine
 from coreplay.runtime.engines.processes import ProcessesEngine, cores
 from coreplay.runtime.engines.serial import SerialEngine
 from coreplay.runtime.events import Event, Observer

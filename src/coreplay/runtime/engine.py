@@ -48,24 +48,23 @@ class ClientRegistry(Protocol):
 class GroupSum:
     """The weighted sum of the replies of a group of clients, added up in their order."""
 
-    sums: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, NDArray[Any]] = field(default_factory=dict)
     weight: int = 0
     loss: WeightedSum = field(default_factory=WeightedSum)
 
-    def add(self, reply: TrainReply, max_weight: int, out: Mapping[str, Tensor] | None = None) -> None:
+    def add(self, reply: TrainReply, max_weight: int, out: Mapping[str, NDArray[Any]] | None = None) -> None:
         """Add a reply, weighted by its samples but by no more than `max_weight`; `out` are vectors to sum into."""
         weight = min(reply.samples, max_weight)
         for name, array in reply.arrays.items():
-            vector = tensor(array)
             if name in self.sums:
-                self.sums[name].add_(vector, alpha=weight)
+                _tensor(self.sums[name]).add_(_tensor(array), alpha=weight)  # in one pass, without a copy
             else:
-                self.sums[name] = torch.mul(vector, weight, out=(out or {}).get(name))
+                self.sums[name] = np.multiply(array, weight, out=(out or {}).get(name), dtype=array.dtype)
         self.weight += weight
         self.loss += WeightedSum(reply.total, reply.weight)
 
 
-def tensor(array: NDArray[Any]) -> Tensor:
+def _tensor(array: NDArray[Any]) -> Tensor:
     """Return a tensor on the same memory; torch warns if it must not be written, and nobody does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
