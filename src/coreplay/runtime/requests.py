@@ -34,27 +34,13 @@ class _Record:
 
 
 class Message(_Record):
-    """What all requests and replies have in common.
-
-    Attributes
-    ----------
-    run : str
-        The run that the message belongs to.
-    period : int
-        The period that it belongs to.
-    round : int
-        The round that it belongs to.
-    arrays : mapping
-        Vectors by name: `model`, `period_start`, `change`, or what hooks send, under `NAME.key`.
-    data : bytes
-        A message of a coordination.
-    """
+    """What all requests and replies have in common: the run, the period and the round, arrays, and bytes."""
 
     run: str = ""
     period: int = 0
     round: int = 0
-    arrays: Arrays = field(default_factory=dict)
-    data: bytes = b""
+    arrays: Arrays = field(default_factory=dict)  # model, period_start, change, or NAME.key, which a hook sends
+    data: bytes = b""  # a message of a coordination
 
     @property
     def model(self) -> NDArray[Any]:

@@ -16,11 +16,11 @@ from coreplay.replay import Store
 from coreplay.replay.contents import BufferStats, buffer_stats
 from coreplay.replay.store import Moment
 from coreplay.runtime.config import Config
-from coreplay.runtime.engine import Check, Engine, EngineError, GroupSum
+from coreplay.runtime.engine import Check, Engine, EngineError, GroupSum, Missing, Replies, Requests
 from coreplay.runtime.engines.host import BUFFERS, SCRATCH, Begin, Job
 from coreplay.runtime.engines.importing import Key
 from coreplay.runtime.events import Answered, Observe
-from coreplay.runtime.requests import CHANGE, Evaluate, Reply, Request, Select, Settle
+from coreplay.runtime.requests import CHANGE, Evaluate, Request, Select, Settle
 from coreplay.tasks import Task
 
 TEST_ROWS = 1024  # test samples per job
@@ -111,9 +111,7 @@ class MachineEngine(Engine):
                 yield early.pop(following)
                 following += 1
 
-    def ask(
-        self, requests: Sequence[tuple[str, Request]], observe: Observe, missing: dict[str, str]
-    ) -> Iterator[tuple[str, Reply]]:
+    def ask(self, requests: Requests, observe: Observe, missing: Missing) -> Replies:
         """Answer requests in jobs of a few clients each."""
         first = requests[0][1] if requests else None
         size = 1 if isinstance(first, Evaluate) else CLIENTS_PER_JOB
@@ -130,7 +128,7 @@ class MachineEngine(Engine):
         max_weight: int,
         check: Check,
         observe: Observe,
-        missing: dict[str, str],
+        missing: Missing,
     ) -> Iterator[GroupSum]:
         """Train and sum each group in one job; replies are not checked, since they come from this program."""
         jobs = [Job(tuple((client, request) for client in group), max_weight) for group in groups]
