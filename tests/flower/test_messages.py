@@ -18,7 +18,7 @@ from coreplay.flower import resident
 from coreplay.flower.client import NodeClient
 from coreplay.flower.messages import from_bytes, from_record, is_shared, size_of, to_bytes, to_record, wrap
 from coreplay.flower.node import Node
-from coreplay.runtime.requests import EvaluateReply, Inspect, Join, Joined, Train, TrainReply
+from coreplay.runtime.requests import Evaluate, EvaluateReply, Join, Joined, Train, TrainReply
 from tests.flower.common import digits
 
 RUN = "0" * 32
@@ -139,7 +139,7 @@ def test_nodes_say_what_they_lack(tmp_path, monkeypatch):
     monkeypatch.setenv("COREPLAY_STATE", str(tmp_path))
     assert Node.read({"partition-id": 3}).partition == 3
     with pytest.raises(RefusedError, match="has not joined the run"):
-        NodeClient(Node(tmp_path, "ann", None), RUN).answer(Inspect(run=RUN))
+        NodeClient(Node(tmp_path, "ann", None), RUN).answer(Evaluate(run=RUN))
 
 
 def test_what_goes_wrong_at_a_client_never_quotes_its_data(tmp_path):
@@ -202,7 +202,7 @@ def test_a_node_runs_the_code_of_a_server_only_if_it_allows_that(tmp_path, no_pl
     assert selectors()["first_of_plugin"] == "Keep the first samples again."
     wrong = replace(request, run="2" * 32, plugins={"wrong.py": "x = 1 / 0"})
     assert "can't be loaded, line 1: ZeroDivisionError" in resident.respond(node, wrong).error
-    not_any_more = resident.respond(Node(tmp_path / "open", "client0", None), Inspect(run=RUN))
+    not_any_more = resident.respond(Node(tmp_path / "open", "client0", None), Evaluate(run=RUN))
     assert "no longer says plugins=true" in not_any_more.error
 
 

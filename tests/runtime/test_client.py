@@ -1,13 +1,13 @@
-"""The client runtime by itself: what it holds, erasure, repeated and unknown requests."""
+"""The client runtime by itself: repeated, incomplete and unknown requests."""
 
 import numpy as np
 import pytest
 
 from coreplay.errors import RefusedError
 from coreplay.learning import FlatModel
-from coreplay.replay import ReplayError, Store
+from coreplay.replay import Store
 from coreplay.runtime import ClientRuntime, Config, prepare
-from coreplay.runtime.requests import MODEL, Contribute, Erase, Inspect, Join, Select, Settle, Train
+from coreplay.runtime.requests import MODEL, Contribute, Join, Select, Settle, Train
 
 DIGITS = {
     "stream": {"source": "digits", "options": {"num_clients": 2, "num_periods": 2}},
@@ -42,18 +42,11 @@ def test_a_request_that_comes_twice_gets_the_same_reply(runtime):
     assert runtime.store.load(client) == held
 
 
-def test_what_is_held_and_erasure(runtime):
+def test_a_reply_says_what_it_answers(runtime):
     client = runtime.stream.clients[0]
-    assert (runtime.handle(client, Inspect()).kept, runtime.handle(client, Inspect()).held) == (0, -1)
-    runtime.handle(client, Settle(arrays=runtime.start))
-    found = runtime.handle(client, Inspect(run="r", period=3, round=1))
-    assert (found.kept, found.held, found.client) == (4, 0, client)
-    assert found.stamp() == ("inspect", "r", 3, 1)
-    gone = runtime.store.load(client).items[0].key
-    assert runtime.handle(client, Erase(key=gone)).kept == 3
-    assert gone not in {item.key for item in runtime.store.load(client).items}
-    with pytest.raises(ReplayError, match="keeps no sample"):
-        runtime.handle(client, Erase(key=gone))
+    found = runtime.handle(client, Settle(run="r", period=1, round=2, arrays=runtime.start))
+    assert (found.kept, found.held, found.client) == (4, 1, client)
+    assert found.stamp() == ("settle", "r", 1, 2)
 
 
 def test_an_unknown_request_is_refused(runtime):

@@ -35,7 +35,6 @@ from coreplay.runtime.requests import (
     PERIOD_START,
     Contribute,
     ContributeReply,
-    Erase,
     Evaluate,
     EvaluateReply,
     FinishPeriod,
@@ -225,8 +224,8 @@ class ClientRuntime:
     def _on_contribute(self, client: str, request: Contribute) -> ContributeReply:
         """Answer a broadcast."""
         session = self._session(client, request)
-        about = {"secure": request.secure, "attempt": request.attempt}
-        found = session.contribute(request.session, request.data or None, **about)
+        broadcast = request.data or None
+        found = session.contribute(request.session, broadcast, secure=request.secure, attempt=request.attempt)
         self.store.save_session(client, session.state())
         return ContributeReply(data=found.data, basis=found.basis, dimension=found.dimension)
 
@@ -275,16 +274,6 @@ class ClientRuntime:
             kept = found
         self.store.replace(Buffer(client, request.period, pool.offered, items_of(kept)))
         return KeptReply(kept=len(kept), held=request.period)
-
-    def _on_erase(self, client: str, request: Erase) -> KeptReply:
-        """Delete a sample from everything that the client keeps."""
-        self.store.erase(client, request.key)
-        return self._on_inspect(client, request)
-
-    def _on_inspect(self, client: str, request: Request) -> KeptReply:
-        """Say what the client holds."""
-        buffer = self.store.load(client)
-        return KeptReply(kept=len(buffer.items), held=buffer.period)
 
     def gradients(self, client: str, pool: ClientPool, model: NDArray[Any]) -> PoolGradients:
         """Return the gradients of a pool at a model, from the scratch folder if they are there."""

@@ -322,6 +322,7 @@ class Config(_Part):
         return "\n".join(written(self)) + "\n"
 
 
+_SMALL_BERT = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 128}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "stream": {"source": "synthetic", "options": {"num_clients": 1000, "num_periods": 10}},
@@ -331,17 +332,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "small": {
         "stream": {"source": "synthetic", "options": {"num_clients": 30, "num_periods": 5}},
-        "task": {
-            "name": "masked_lm",
-            "options": {
-                "num_layers": 2,
-                "hidden_size": 64,
-                "num_heads": 4,
-                "intermediate_size": 128,
-                "vocabulary_size": 1024,
-                "max_length": 24,
-            },
-        },
+        "task": {"name": "masked_lm", "options": _SMALL_BERT | {"vocabulary_size": 1024, "max_length": 24}},
         "federated": {"rounds": 8, "optimizer": "adamw", "learning_rate": 0.003},
         "replay": {"strategy": "corrective", "budget": 5},
         "gradients": {"sketch_size": 1024},

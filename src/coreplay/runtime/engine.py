@@ -19,7 +19,8 @@ from coreplay.runtime.requests import Evaluate, Reply, Request, TrainReply
 from coreplay.tasks import WeightedSum
 
 Missing = dict[str, str]  # who does not answer, or not as it should: why
-Requests, Replies = Sequence[tuple[str, Request]], Iterator[tuple[str, Reply]]  # each with its client
+Requests = Sequence[tuple[str, Request]]  # each with its client
+Replies = Iterator[tuple[str, Reply]]
 Check = Callable[[str, Reply], str]  # what is wrong with a client's reply; empty if nothing is
 
 

@@ -149,16 +149,6 @@ class FinishPeriod(Request, kind="finish_period"):
     keep_from: tuple[int, int] = (0, 0)
 
 
-class Inspect(Request, kind="inspect"):
-    """Say what the client holds."""
-
-
-class Erase(Request, kind="erase"):
-    """Delete the sample with this key from everything that the client keeps."""
-
-    key: str = ""
-
-
 class Reply(Message, kind="reply"):
     """A message from a client: `to` is the kind of request that it answers."""
 

@@ -207,12 +207,11 @@ class Trainer:
 
     def _sampled(self, period: int, round: int) -> list[str]:
         """Sample the clients of a round from those with new data."""
-        able, most = self._able(period), self.config.federated.clients_per_round
-        if most is None or most >= len(able):
-            return able
-        numbers = np.array([self._numbers[client] for client in able])
-        rng = generator(self.config.seed, period, "clients", round)
-        return [self.registry.clients[k] for k in np.sort(rng.choice(numbers, most, replace=False))]
+        numbers, most = np.flatnonzero(self._counts[:, period]), self.config.federated.clients_per_round
+        if most is not None and most < len(numbers):
+            rng = generator(self.config.seed, period, "clients", round)
+            numbers = np.sort(rng.choice(numbers, most, replace=False))
+        return [self.registry.clients[k] for k in numbers]
 
     def _evaluate(self) -> None:
         progress = self.progress
@@ -220,23 +219,17 @@ class Trainer:
         with self._timed("evaluation"):
             self.engine.discover(observe := self._observe(0), progress.period)
             found = evaluate(self.engine, request, self._periods, self.task.largest_weight(), observe)
-        missing = [self._numbers[client] for client in sorted(found.missing)]
+        name, missing = self._metric.name, sorted(found.missing)
         for test_period, summed in enumerate(found.sums):
-            lacking = [k for k in missing if self._test_counts[k, test_period]]
-            progress.metrics.append(
-                {
-                    "period": progress.period,
-                    "test_period": test_period,
-                    "total": summed.total,
-                    "weight": summed.weight,
-                    self._metric.name: self._metric.figure(summed.mean) if summed.weight else None,
-                }
-                | ({"missing": [self.registry.clients[k] for k in lacking]} if lacking else {})
-            )
+            figure = self._metric.figure(summed.mean) if summed.weight else None
+            row: dict[str, Any] = {"period": progress.period, "test_period": test_period}
+            row |= {"total": summed.total, "weight": summed.weight, name: figure}
+            lacking = [client for client in missing if self._test_counts[self._numbers[client], test_period]]
+            progress.metrics.append(row | ({"missing": lacking} if lacking else {}))
         progress.measured = True
         self._save()
-        without = {"missing": sorted(found.missing)} if found.missing else {}
-        self._emit("evaluated", **{self._metric.name: float(self._figures().all_period[-1])}, **without)
+        without = {"missing": missing} if missing else {}
+        self._emit("evaluated", **{name: float(self._figures().all_period[-1])}, **without)
 
     def _finish_period(self) -> None:
         """Let learning hooks finish the period, if any does something then."""
