@@ -167,7 +167,7 @@ config = RunFolder.open({str(folder.path)!r}).config()
     subprocess.run([sys.executable, "-c", code], check=True)
     assert (tmp_path / "ran").read_text() == "x"  # not again
     assert list_runs(place)[0].strategy == "last"
-    subprocess.run([sys.executable, "-c", code + "config.check_names()"], check=True)
+    subprocess.run([sys.executable, "-c", code + "config.checked()"], check=True)
     assert (tmp_path / "ran").read_text() == "xx"  # by who goes on with it
 
 

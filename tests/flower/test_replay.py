@@ -250,10 +250,10 @@ from pathlib import Path
 from coreplay.flower import resident
 from coreplay.flower.messages import from_bytes, to_bytes
 from coreplay.flower.node import Node
-from coreplay.runtime.requests import Inspect
+from coreplay.runtime.requests import Evaluate
 node = Node(Path(sys.argv[1]), "ann", None, resident=True)
 for run in ("0" * 32, "1"):
-    print(from_bytes(resident.ask(node, to_bytes(Inspect(run=run)))).error, flush=True)
+    print(from_bytes(resident.ask(node, to_bytes(Evaluate(run=run)))).error, flush=True)
 """
 
 

@@ -1,4 +1,4 @@
-"""The client runtime by itself: what it holds, erasure, repeated and unknown requests."""
+"""The client runtime by itself: what it holds, erasure, repeated, incomplete and unknown requests."""
 
 import numpy as np
 import pytest

@@ -16,6 +16,8 @@ from coreplay.errors import InputError
 from coreplay.learning import FlatModel, Methods, Turn, train
 from coreplay.replay import Store
 from coreplay.runtime import ProcessesEngine, WorkerError, prepare, run
+from coreplay.runtime.config import ContinualConfig
+from coreplay.runtime.engines.importing import check_missing
 from coreplay.runtime.events import Problem
 from tests.runtime.common import config, records, train_round
 
@@ -250,6 +252,21 @@ def test_what_workers_can_not_import_is_explained_before_any_training(case, tmp_
     assert re.search(words, last)
     assert done.stderr.count("Traceback") == 1
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (("continual method", "mine"), "continual method 'mine' is unknown to worker processes"),
+        (("coordination method", "corrective"), "strategy 'corrective' is unknown to worker processes"),
+        (("algorithm", "fedavg"), "algorithm 'fedavg' is unknown to worker processes"),
+    ],
+)
+def test_what_a_run_needs_and_workers_do_not_know_is_named(key, words):
+    settings = config().model_copy(update={"continual": ContinualConfig(methods=["mine"])})
+    check_missing(settings, {("method", "another")})
+    with pytest.raises(InputError, match=words):
+        check_missing(settings, {("method", "another"), key})
 
 
 def test_folders_that_are_taken_or_damaged(things, engine, tmp_path):

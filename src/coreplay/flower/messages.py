@@ -5,7 +5,6 @@ carries them as one array, which it sends in chunks. In a simulation arrays trav
 """
 
 import logging
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from numpy.typing import NDArray
 
 from coreplay.codec import decode, encode
 from coreplay.errors import InputError, RefusedError
-from coreplay.runtime.requests import Failed, Message, Reply, Request, kinds
+from coreplay.runtime.requests import KINDS, Failed, Message, Reply, Request
 
 _HEAD, _ARRAYS, _PREFIX = "coreplay", "arrays", "array:"
-_kinds = cache(kinds)
 
 
 class SharedArray(Array):
@@ -72,12 +70,12 @@ def from_bytes(data: bytes, shared: dict[str, NDArray[Any]] | None = None) -> Me
     known = isinstance(kind, str) and isinstance(fields, dict) and isinstance(inner, np.ndarray)
     if not known or len(arrays) < len(found):
         raise InputError("its fields are not those of a coreplay message")
-    if kind not in _kinds():
+    if kind not in KINDS:
         raise InputError(f"unsupported message {kind[:40]!r}: server and client versions may differ")
     for name in ("keep_from", "rows"):
         if isinstance(fields.get(name), list):
             fields[name] = tuple(fields[name])  # JSON has no tuples
-    return _kinds()[kind].read(fields, arrays | (shared or {}), inner.tobytes())
+    return KINDS[kind].read(fields, arrays | (shared or {}), inner.tobytes())
 
 
 def to_record(message: Message, *, shared: bool = False) -> RecordDict:

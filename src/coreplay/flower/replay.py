@@ -6,9 +6,8 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,20 +31,16 @@ PerSampleLoss = Callable[[nn.Module, Any], Tensor]
 DIGEST = "data.sha256"  # in a period's folder: which data its buffer was chosen from
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Offer(Request):
+class Offer(Request, kind="offer"):
     """Say what you have for the choice after a period; first delete everything that you hold if it starts over."""
 
-    kind: ClassVar[str] = "offer"
     fresh: bool = False
     only_held: bool = False  # just the period that the client chose after
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Offered(Reply):
+class Offered(Reply, kind="offered"):
     """The client's budget, the sizes of its pool, buffer and sketch, and the last period that it chose after."""
 
-    kind: ClassVar[str] = "offered"
     budget: int = 0
     pool: int = 0
     kept: int = 0
