@@ -102,6 +102,7 @@ RUN = "import sys, coreplay; coreplay.run(coreplay.Config.load(sys.argv[1]), sys
 
 
 @pytest.mark.flower
+@pytest.mark.xdist_group("simulation")
 @pytest.mark.parametrize("name", ["relaxation"])  # the secure sum: tests/flower/test_simulation.py
 def test_flower_simulations_give_the_golden_records(name, tmp_path):
     given, changes = CASES[name]

@@ -145,7 +145,7 @@ def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(place, tmp_path, ca
         return write(*arguments, **options)
 
     monkeypatch.setattr(module, "save_file", full)
-    code, _, err = call(capsys, "run", place / "run.toml", "-o", tmp_path / "full")
+    code, _, err = call(capsys, "run", place / "run.toml", "-o", tmp_path / "full", "--set", "engine.name=serial")
     assert code == 1
     assert "the disk is full" in err.splitlines()[-1]
     assert f"continue with: coreplay run --resume {tmp_path / 'full'}" in err
@@ -209,7 +209,7 @@ def test_a_finished_run_whose_data_has_grown_says_so(tmp_path, capsys):
         "task": {"name": "masked_lm", "options": sizes},
         "federated": {"rounds": 1},
         "replay": {"strategy": "none"},
-        "engine": {"workers": 1},
+        "engine": {"name": "serial"},
     }
     run(Config.make(config), tmp_path / "run")
     assert call(capsys, "run", "--resume", tmp_path / "run")[0] == 0
