@@ -18,7 +18,7 @@ def test_runs_lists_what_there_is(place, tmp_path, capsys):
 
 
 def test_strategies_that_choose_nothing_have_no_budget(tmp_path, capsys):
-    config = Config.make(TINY, {"replay.strategy": "none", "federated.rounds": 1})
+    config = Config.make(TINY, {"replay.strategy": "none", "federated.rounds": 1, "engine.name": "serial"})
     summary = run(config, tmp_path / "none").summary
     assert summary["budget"] is None
     (row,) = json.loads(call(capsys, "runs", tmp_path, "--json")[1])

@@ -18,7 +18,7 @@ from coreplay.flower.launch import launch
 from coreplay.runtime import Run, run
 from tests.flower.common import client_stores, command, digits, kept, left_of, lines, metrics
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("deployment")]  # which share one, and end it
 
 
 def children(process) -> list[str]:

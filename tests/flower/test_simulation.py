@@ -16,7 +16,7 @@ from coreplay.flower.deployment import free_port
 from coreplay.runtime import run
 from tests.flower.common import client_stores, command, config, digits, kept, left_of, lines, metrics, python
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("simulation")]  # Ray takes all cores: one at a time
 ROOT = Path(__file__).parents[2]
 
 

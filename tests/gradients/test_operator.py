@@ -1,5 +1,7 @@
 """Pools larger than the memory limit: chunks, recomputation, a model that changes in between."""
 
+from concurrent.futures import ThreadPoolExecutor as Pool
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +47,22 @@ def test_pool_larger_than_the_limit(check, limit):
     again = G.gram()  # another block is kept now; the result may not depend on it
     assert np.allclose(again, gradient_matrix(model, tag, ids).gram(), atol=1e-12)
     assert np.allclose(G.combine(np.ones(24)), gradient_matrix(model, tag, ids).combine(np.ones(24)), atol=1e-12)
+
+
+def test_threads_share_the_products_and_change_nothing(monkeypatch):
+    model, ids = Tagger().double(), torch.randint(0, 30, (24, 4))
+    alone = gradient_matrix(model, tag, ids).gram()
+    used = []
+    monkeypatch.setattr(
+        gram_module, "ThreadPoolExecutor", lambda *given, **more: used.append(given) or Pool(*given, **more)
+    )
+    torch.set_num_threads(2)
+    try:
+        np.testing.assert_allclose(gradient_matrix(model, tag, ids).gram(), alone, rtol=1e-12)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert used == [(2,)]
 
 
 def test_kept_factors_outlive_training_but_recomputation_does_not():

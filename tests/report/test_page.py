@@ -14,6 +14,7 @@ from coreplay.report.tables import Table
 from tests.report.chromium import MISSING, chromium
 
 pytestmark = [
+    pytest.mark.xdist_group("report"),  # which share runs and a report
     pytest.mark.browser,
     pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -19,6 +19,8 @@ from coreplay.runtime import Config
 from coreplay.runtime.run_index import list_runs
 from tests.report.making import SEEDS
 
+pytestmark = pytest.mark.xdist_group("report")  # which share runs and a report
+
 
 def summary(runs, name, seed):
     return json.loads((runs / f"{name}-seed{seed}" / "summary.json").read_text())["metrics"]
