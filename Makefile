@@ -10,8 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/coreplay demo
 
 test: lint browser
-	$(BIN)/pytest -n 3 -m 'not flower'
-	$(BIN)/pytest -n 2 --dist loadfile -m flower
+	$(BIN)/pytest -n 3 --dist loadgroup
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

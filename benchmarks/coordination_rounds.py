@@ -9,7 +9,9 @@ clients.
 """
 
 import argparse
+import math
 from itertools import product
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,8 @@ from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
 from coreplay.coordination import Client, Server
+from coreplay.coordination.method import indicator
+from coreplay.coordination.methods import corrective
 from coreplay.experiments.coordination_study import CoordinationStudy, StudyResult, draw_clients, joint_bound, run
 from coreplay.runtime.run_dir import versions
 
@@ -62,10 +66,6 @@ def every_number_of_rounds(config: CoordinationStudy, method: str, most: int) ->
     return np.array(found)
 
 
-def indicator(kept: NDArray[np.int64], size: int) -> Floats:
-    return np.isin(np.arange(size), kept).astype(np.float64)
-
-
 def small(clients: int, dimension: int) -> None:
     """Print corrective / alternating for every number of rounds, a row a seed."""
     print(f"\nM = {clients}, d = {dimension}: corrective / alternating after 1, 2, … {MOST} rounds")
@@ -82,10 +82,10 @@ def small(clients: int, dimension: int) -> None:
 
 
 PARTS = {
-    "as it is": {},
-    "κ = 1 all the time": {"caution": 0.0, "damping": 4.0, "fall": 1.0},
-    "no damping": {"damping": 0.0},
-    "neither (Frank-Wolfe, κ = 1)": {"caution": 0.0, "damping": 0.0, "fall": 1.0},
+    "as it is": {"FEW": corrective.FEW},
+    "κ = 1 all the time": {"FEW": math.inf, "DAMPING": 4.0, "FALL": 1.0},
+    "no damping": {"DAMPING": 0.0},
+    "neither (Frank-Wolfe, κ = 1)": {"FEW": math.inf, "DAMPING": 0.0, "FALL": 1.0},
 }
 
 
@@ -96,8 +96,9 @@ def parts() -> None:
         clients = draw_clients(config)
         lower, _ = joint_bound(clients, config.budget)
         print(f"\nM = {size}, d = {config.dimension}, seed 0: objective / bound after 1, 2, 4, 8, 16 rounds")
-        for name, options in PARTS.items():
-            found = [coordinate(clients, config.budget, rounds=rounds, **options) for rounds in (1, 2, 4, 8, 16)]
+        for name, constants in PARTS.items():
+            with mock.patch.multiple(corrective, **constants):
+                found = [coordinate(clients, config.budget, rounds=rounds) for rounds in (1, 2, 4, 8, 16)]
             print(f"{name:30}", " ".join(f"{one.objective / lower:7.3f}" for one in found))
     print("\nversions:", versions())
 

@@ -29,7 +29,6 @@ PARTS = [
     (server.Server, "broadcast", "server: mix and broadcast"),
     (client.Client, "_rng", "random generators"),
     (client.Client, "_past", "the client's earlier answers"),
-    (method.Past, "mean", "their mean"),
 ]
 
 

@@ -44,7 +44,7 @@ def write(path: Path) -> None:
         last = {client: period + 1 for client, period in last.items()}
         group, alone = [buffer_of(client, last[GROUP[0]]) for client in GROUP], buffer_of(ALONE, last[ALONE])
         print(f"begin group {last[GROUP[0]]}", flush=True)
-        store.replace_all(group)
+        store.replace(*group)
         print(f"done group {last[GROUP[0]]}", flush=True)
         print(f"begin alone {last[ALONE]}", flush=True)
         store.replace(alone)

@@ -2,8 +2,9 @@
 
     python -m benchmarks.replay_time
 
-Samples are texts of ten words, 20 a client. The other side of one client's `replace` is a bare write and fsync of the
-same bytes to a file, the least that any durable store can take; that of `replace_all` is `replace` client by client.
+Samples are texts of ten words, 20 per client. The other side of one client's `replace` is a bare write and fsync of the
+same bytes to a file, the least that any durable store can take; that of `replace` with all clients is one call per
+client.
 """
 
 import argparse
@@ -71,12 +72,12 @@ def main() -> None:
         with Store.open(path) as store, Store.open(Path(folder) / "single.sqlite") as other:
             at_once, singly = iter(several), iter(several)
             ours, theirs = pair(
-                lambda: store.replace_all(next(at_once)),
+                lambda: store.replace(*next(at_once)),
                 lambda: [other.replace(buffer) for buffer in next(singly)],
                 options.repeats,
             )
             print(
-                f"replace_all: {ours * 1e3:.0f} ms; client by client {theirs * 1e3:.0f} ms; ratio {theirs / ours:.1f}"
+                f"replace all: {ours * 1e3:.0f} ms; client by client {theirs * 1e3:.0f} ms; ratio {theirs / ours:.1f}"
             )
             print(f"load_many: {median(lambda: store.load_many(names), options.repeats) * 1e3:.0f} ms")
             print(f"rewind by a period: {median(lambda: store.rewind(options.repeats - 1), 1) * 1e3:.0f} ms")

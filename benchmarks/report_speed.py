@@ -87,13 +87,12 @@ def make(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="times that the page is opened")
-    parser.add_argument("--gradient-maps", type=int, default=3)
     given = parser.parse_args()
     header("matplotlib", "selenium")
     with tempfile.TemporaryDirectory() as name:
         runs = make(Path(name))
         before, began = os.times(), time.perf_counter()
-        report = write([runs], Path(name) / "report", gradient_maps=given.gradient_maps)
+        report = write([runs], Path(name) / "report")
         seconds, after = time.perf_counter() - began, os.times()
         spent = after.user + after.system - before.user - before.system
         count = sum(len(section.group.runs) for section in report.sections)

@@ -41,8 +41,8 @@ SETTINGS = {
 
 def command(config: Path, folder: Path) -> list[str]:
     program = Path(sys.executable).with_name("coreplay")
-    again = ["--resume"] if (folder / "config.toml").exists() else []
-    return [str(program), "run", str(config), "-o", str(folder), *again]
+    given = ["--resume"] if (folder / "config.toml").exists() else [str(config)]
+    return [str(program), "run", *given, "-o", str(folder)]
 
 
 def moment(folder: Path) -> str:

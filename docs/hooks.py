@@ -164,7 +164,7 @@ def names() -> str:
     from coreplay.learning.hooks import _algorithms as algorithms
     from coreplay.learning.hooks import _continual as continual
     from coreplay.selection.api import _registry as selectors
-    from coreplay.tasks.api import _registry as tasks
+    from coreplay.tasks import _registry as tasks
 
     lines: list[str] = []
     for field, registry in (

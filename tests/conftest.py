@@ -3,15 +3,16 @@
 import os
 import stat
 
+# Test workers share the cores: they and the processes that they start must not fight over them with threads of
+# torch and BLAS, which read this when they are loaded.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 import pytest
 from hypothesis import settings
-from threadpoolctl import threadpool_limits
 
 # no time limits, because compilation takes its time once; the same examples every time in CI
 settings.register_profile("coreplay", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("coreplay")
-
-threadpool_limits(1)  # two test workers on two cores must not fight over the threads of BLAS
 
 
 @pytest.fixture

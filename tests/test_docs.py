@@ -2,15 +2,17 @@
 
 On the start page and in the tutorials a reader goes from block to block, so there the blocks of a page run in order in
 one folder: a block with a title is written to the file of that name, Python and shell blocks are carried out. On all
-other pages each Python block runs by itself, and of shell blocks the names and options are checked. Comments mark the
-exceptions: `<!-- not run: WHY -->` before a block of which names and options are checked alone, and
-`<!-- excerpt: FILE -->` before one whose lines must stand in that file.
+other pages each Python block runs by itself, and of shell blocks the names and options are checked. Python blocks and
+plain calls of `coreplay` run in forks of one process that has loaded the libraries, because torch and transformers take
+seconds to load. Comments mark the exceptions: `<!-- not run: WHY -->` before a block of which names and options are
+checked alone, and `<!-- excerpt: FILE -->` before one whose lines must stand in that file.
 """
 
 import ast
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ from coreplay.report.load import load_runs
 from coreplay.runtime import Config
 from tests.report.chromium import MISSING, chromium
 
+pytestmark = pytest.mark.xdist_group("docs")  # which share a process that has loaded the libraries, and a site
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 PLANS = ROOT / "benchmarks/sweeps"
@@ -67,12 +70,60 @@ def run(command, folder, **options):
     return done.stdout
 
 
-EACH = """
-import json, sys
-for code in json.load(sys.stdin):
-    print(code, flush=True)
-    exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+FORKS = """
+import json, os, sys
+import datasets, matplotlib.pyplot, numba, pandas, sklearn.datasets, torch, transformers.models.bert.modeling_bert
+for line in sys.stdin:
+    job = json.loads(line)
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    os.chdir(job["folder"])
+    output = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1), os.dup2(output, 2)
+    sys.argv, sys.path[0] = ["coreplay", *job["arguments"]], job["folder"]
+    for code in job["codes"]:
+        print(code, flush=True)
+        exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+    sys.exit()
 """
+
+
+class Forks:
+    """A process with the libraries loaded, none of coreplay's modules, whose forks carry out code."""
+
+    def __init__(self):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": SURROUNDINGS}
+        self.process = subprocess.Popen([sys.executable, "-c", FORKS], **pipes)
+
+    def python(self, codes, folder, arguments=()):
+        """Run pieces of code in turn in one fork; what was printed last is the piece that failed."""
+        output = folder / ".output"
+        job = {"codes": codes, "folder": str(folder), "output": str(output), "arguments": arguments}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        code = self.process.stdout.readline().strip()
+        assert code == "0", output.read_text()[-6000:]
+
+    def shell(self, code, folder):
+        """Run a shell block; where it needs no shell, the command line in a fork and all else by itself."""
+        if re.search(r"[&|;<>$*]", code):
+            run(["bash", "-euo", "pipefail", "-c", code], folder)
+            return
+        for line in code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["coreplay"]:
+                self.python(["from coreplay.cli import main; main()"], folder, words[1:])
+            elif words:
+                run(words, folder)
+
+
+@pytest.fixture(scope="module")
+def forks():
+    made = Forks()
+    yield made
+    made.process.communicate()
 
 
 def pages_with_python():
@@ -83,13 +134,12 @@ def pages_with_python():
 
 
 @pytest.mark.parametrize("codes", list(pages_with_python()))
-def test_python_blocks_run_each_by_itself(codes, tmp_path):
-    """In one process, because torch takes long to load; what was printed last is the block that failed."""
-    run([sys.executable, "-c", EACH], tmp_path, input=json.dumps(codes))
+def test_python_blocks_run_each_by_itself(codes, forks, tmp_path):
+    forks.python(codes, tmp_path)
 
 
 @pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
-def test_a_reader_can_walk_through_the_page(page, tmp_path):
+def test_a_reader_can_walk_through_the_page(page, forks, tmp_path):
     for block in blocks_of(page):
         if block.mark.startswith("excerpt: "):
             file = (ROOT / block.mark.removeprefix("excerpt: ")).read_text().splitlines()
@@ -97,9 +147,9 @@ def test_a_reader_can_walk_through_the_page(page, tmp_path):
         elif block.title:
             (tmp_path / block.title).write_text(block.code)
         elif block.language == "python":
-            run([sys.executable, "-c", block.code], tmp_path)
+            forks.python([block.code], tmp_path)
         elif block.language == "sh" and not block.mark.startswith("not run: "):
-            run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path)
+            forks.shell(block.code, tmp_path)
 
 
 @cache

@@ -3,13 +3,11 @@
 `golden.json` holds rounded metrics, losses and objectives, and the keys of the samples kept. A change that moves them
 says why. Joint choices are recorded on texts: gradients of digits under an untrained model nearly coincide, and the
 choice among them depends on the processor's last digits. To write the records again:
-`COREPLAY_GOLDEN=write pytest tests/test_golden.py`.
+`COREPLAY_GOLDEN=write pytest tests/test_golden.py`. Flower is compared in `tests/flower/test_engine.py`.
 """
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -97,17 +95,3 @@ def test_worker_processes_give_the_golden_records(name, tmp_path):
     changes = changes | {"engine.name": "processes", "engine.workers": 2}
     coreplay.run(coreplay.Config.make(given, changes), tmp_path / "run")
     check(name, record(tmp_path / "run", [tmp_path / "run" / "buffers.sqlite"]))
-
-
-RUN = "import sys, coreplay; coreplay.run(coreplay.Config.load(sys.argv[1]), sys.argv[2])"
-
-
-@pytest.mark.flower
-@pytest.mark.parametrize("name", ["relaxation"])  # the secure sum: tests/flower/test_simulation.py
-def test_flower_simulations_give_the_golden_records(name, tmp_path):
-    given, changes = CASES[name]
-    changes = changes | {"engine.name": "flower-simulation", "engine.workers": 2}
-    (tmp_path / "run.toml").write_text(coreplay.Config.make(given, changes).toml())
-    arguments = [sys.executable, "-c", RUN, str(tmp_path / "run.toml"), str(tmp_path / "run")]
-    subprocess.run(arguments, check=True, timeout=300)
-    check(name, record(tmp_path / "run", (tmp_path / "run" / "clients").rglob("*.sqlite")))

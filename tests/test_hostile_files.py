@@ -161,7 +161,7 @@ def originals(tmp_path_factory):
     with Store.open(folder / "buffers.sqlite") as store:
         for period in range(2):
             items = tuple(Item(str(k), period, encode({"content": f"say {k}"})) for k in range(3))
-            store.replace_all([Buffer(name, period, 9, items) for name in ("ann", "bo")])
+            store.replace(*[Buffer(name, period, 9, items) for name in ("ann", "bo")])
     shutil.copy(folder / "buffers.sqlite", folder / "plain.sqlite")
     with sqlite3.connect(folder / "plain.sqlite") as db:
         db.execute("PRAGMA journal_mode = DELETE")

@@ -46,6 +46,8 @@ def test_values_are_taken_as_a_file_writes_them(value, annotation, found):
         (10**400, float, "must be a"),
         (math.nan, float, "nan: must be a number"),
         ([0.5, math.nan], list[float], "must be a number"),
+        ((0.5, math.nan), tuple[float, ...], "must be a number"),
+        ([object()], list[str], "not object"),
         (1, bool, "1: must be true or false"),
         (3, str | None, "3: must be a string"),
         ([1], tuple[str, ...], "must be a string at 0"),

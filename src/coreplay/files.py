@@ -22,8 +22,8 @@ LARGEST = 2**28  # bytes of a text file of ours
 def atomic_write(target: Path | str, *, durable: bool = True, private: bool = False) -> Iterator[Path]:
     """Give a temporary path to write to; it becomes `target` only if the block ends without an error.
 
-    What need not survive a power failure may be written faster with `durable=False`. Only the user may read what is
-    `private` (samples, gradients, models), and the folders that are made for it, whatever the umask.
+    `durable=False` is faster, for files that need not survive a power failure. Only the user may read a `private` file
+    (samples, gradients, models) and the folders that are made for it, whatever the umask.
     """
     target = Path(target)
     temporary = target.with_name(f".writing-{secrets.token_hex(8)}{target.suffix}")
@@ -62,13 +62,13 @@ def _sync(path: Path) -> None:
 
 
 def make_folder(folder: Path, *, private: bool = False) -> None:
-    """Make a folder and its parents, for the user alone if `private`; what exists already stays as it is."""
+    """Make a folder and its parents, for the user alone if `private`; existing folders keep their modes."""
     for one in (*reversed(folder.parents), folder):
         one.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
 
 
 def is_half_written(name: str) -> bool:
-    """Say whether a file's name is one that `atomic_write` gives to what it has not finished.
+    """Return whether this is the name of a temporary file of `atomic_write`.
 
     >>> is_half_written(".writing-0123456789abcdef.png"), is_half_written("writing.png")
     (True, False)
@@ -77,7 +77,7 @@ def is_half_written(name: str) -> bool:
 
 
 def sweep_halves(folder: Path | str) -> None:
-    """Remove what `atomic_write` left when it was killed; call it only where nobody else writes into the folder."""
+    """Remove temporary files that a killed `atomic_write` left, from a folder to which nobody else writes."""
     for entry in Path(folder).iterdir():
         if is_half_written(entry.name):
             entry.unlink(missing_ok=True)
@@ -90,11 +90,10 @@ def exclusive_lock(folder: Path | str) -> Iterator[None]:
         make_folder(Path(folder))
     held = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        raise InputError(f"another process is at work in {str(folder)!r}: wait until it ends") from None
-    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another process is at work in {str(folder)!r}: wait until it ends") from None
         sweep_halves(folder)
         yield
     finally:
@@ -108,30 +107,28 @@ def copy(source: Path | str, target: Path | str, *, private: bool = False) -> No
 
 
 def disk_full(error: BaseException) -> bool:
-    """Say whether an error comes from a full disk; SQLite and safetensors have errors of their own for it.
+    """Return whether an error comes from a full disk; SQLite and safetensors have their own errors for it.
 
     >>> disk_full(OSError(errno.ENOSPC, "No space left on device")), disk_full(OSError("no such file"))
     (True, False)
     """
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return any(text in str(error) for text in ("No space left on device", "the disk is full"))
+    known = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return known or any(text in str(error) for text in ("No space left on device", "the disk is full"))
 
 
 def check_output_dir(folder: Path | str, names: Iterable[str]) -> bool:
     """Refuse a folder that holds anything but results of these names; return whether it holds earlier ones."""
-    folder, ours = Path(folder), set(names)
-    if folder.exists() and not folder.is_dir():
+    folder = Path(folder)
+    if not folder.exists():
+        return False
+    if not folder.is_dir():
         raise InputError(f"output {str(folder)!r} is a file: choose a folder")
-    names_there = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
-    found = [name for name in names_there if not is_half_written(name)]
-    foreign = [name for name in found if name not in ours]
-    if foreign:
+    found = {entry.name for entry in folder.iterdir() if not is_half_written(entry.name)}
+    if foreign := sorted(found.difference(names)):
         raise InputError(
             f"output {str(folder)!r} holds other files, such as {foreign[0]!r}: choose a new or empty folder"
         )
-    if len(found) < len(names_there):
-        sweep_halves(folder)
+    sweep_halves(folder)
     return bool(found)
 
 
@@ -148,9 +145,9 @@ def write_json(target: Path | str, data: Any) -> None:
 
 @contextmanager
 def reading(path: Path | str, kind: str, what: str = "file") -> Iterator[None]:
-    """Read a file in this block; every error in it becomes an `InputError` of one line that names the file.
+    """Turn every error of the block, which reads a file, into an `InputError` of one line that names the file.
 
-    What is no regular file is refused before, because reading a pipe may never end.
+    Anything but a regular file is refused before, because reading a pipe may never end.
     """
     try:
         if not Path(path).is_file():
@@ -163,21 +160,19 @@ def reading(path: Path | str, kind: str, what: str = "file") -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Say in one line why a file can't be read."""
+    """Return in one line why a file can't be read."""
     if isinstance(error, MemoryError):
         return "it claims to hold more numbers than fit into memory: is it damaged?"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    said = next(iter(str(error).splitlines()), "")
+    said = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), "")
     return said if said and isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
 
 
 def read_text(path: Path | str, kind: str = "text", what: str = "file") -> str:
-    """Read a text file of ours, which is never very large."""
+    """Read a text file of at most `LARGEST` bytes."""
     with reading(path, kind, what):
         size = Path(path).stat().st_size
         if size > LARGEST:
-            raise InputError(f"it has {size} bytes, and ours have at most {LARGEST}")
+            raise InputError(f"it has {size} bytes: at most {LARGEST} are allowed")
         return Path(path).read_text(encoding="utf-8")
 
 

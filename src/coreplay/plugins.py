@@ -1,15 +1,15 @@
-"""Plugins: selectors, algorithms, tasks and sources in files or modules of the user's own.
+"""Plugins: selectors, algorithms, tasks and sources in the user's own files or modules.
 
-A plugin is named by a run or sweep file, or on the command line: as the path of a .py file, or as the name of a module
-that Python can import. Its code runs for no other reason: to read a folder with runs does not load what lies in it.
-A file is kept with the run, so that the run can be resumed, and sent to worker processes and clients, as text.
+A run or sweep file or the command line names a plugin: the path of a .py file, or a module that Python can import. Its
+code runs for no other reason: reading a folder with runs does not load the plugins in it. A file is kept with the run,
+so that the run can be resumed, and is sent to worker processes and clients as text.
 """
 
 import hashlib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,19 +26,19 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True)
 class Plugin:
-    """A file of the user's own: where it was read, and what it says."""
+    """The path and the text of a user's file."""
 
     path: str
     text: str
 
     @property
     def name(self) -> str:
-        """The name of the file, by which a process knows one plugin at most."""
+        """The name of the file, which no other plugin of the process has."""
         return Path(self.path).name
 
     @property
     def module(self) -> str:
-        """The name of its module: the same for the same text in a file of the same name, wherever that is."""
+        """The name of its module, which depends on the name of the file and the text, not on the folder."""
         digest = hashlib.blake2b(self.text.encode(), digest_size=6).hexdigest()
         return f"coreplay_plugin_{re.sub(r'[^a-zA-Z0-9]+', '_', Path(self.path).stem)}_{digest}"
 
@@ -63,38 +63,27 @@ def resolve(name: str, base: Path | str = ".") -> str:
 def load_plugins(names: Iterable[str], base: Path | str = ".") -> None:
     """Import plugins, each once per process, so that what they register is known; paths are relative to `base`."""
     for name in names:
-        resolved = resolve(name, base)
-        before = len(own)
-        if resolved.endswith(".py"):
-            fresh = _execute(_read(resolved))
-        else:
-            fresh = resolved not in sys.modules
-            _import(resolved)
+        resolved, before = resolve(name, base), len(own)
+        fresh = _execute(_read(resolved)) if resolved.endswith(".py") else _import(resolved)
         if fresh and len(own) == before:
             decorators = "selector, coordination_method, algorithm, continual_method, task or source"
-            warnings.warn(
-                f"plugin {name!r} registers nothing: decorate what it defines with coreplay's {decorators}",
-                PluginWarning,
-                stacklevel=2,
-            )
+            text = f"plugin {name!r} registers nothing: decorate what it defines with coreplay's {decorators}"
+            warnings.warn(text, PluginWarning, stacklevel=2)
 
 
 def loaded_plugins() -> tuple[Plugin, ...]:
-    """Return the files that are loaded in this process, for another one to `load_again`."""
+    """Return the files that this process has loaded, so that another process can `load_again` them."""
     return tuple(_loaded.values())
 
 
 def load_again(plugins: Iterable[Plugin]) -> None:
-    """Load what another process has loaded, whatever has become of the files."""
+    """Load what another process has loaded, even if the files are gone."""
     for plugin in plugins:
         _execute(plugin)
 
 
 def plugin_sources(names: Iterable[str], base: Path | str = ".") -> dict[str, str]:
-    """Return the text of each plugin that is a file, by the file's name, without running it.
-
-    What is loaded counts as it was when it was loaded.
-    """
+    """Return the text of each plugin that is a file, as it was loaded, by the file's name; does not run it."""
     found: dict[str, str] = {}
     for path in (resolve(name, base) for name in names):
         if not path.endswith(".py"):
@@ -107,18 +96,20 @@ def plugin_sources(names: Iterable[str], base: Path | str = ".") -> dict[str, st
 
 
 def keep_plugins(names: Iterable[str], folder: Path) -> list[str]:
-    """Write the files among the plugins to the folder's `plugins`; return all names as the folder's own file says them.
+    """Copy the files among the plugins to the folder's `plugins`; return all names, relative to the folder.
 
-    A file that is there already is kept as it is; if it differs, that is an error.
+    A different file that is there already is an error.
     """
     names = list(dict.fromkeys(resolve(name) for name in names))
     _write(plugin_sources(names), folder / FOLDER)
     return [f"{FOLDER}/{Path(name).name}" if name.endswith(".py") else name for name in names]
 
 
-def check_same_plugins(kept: Iterable[str], named: Iterable[str], folder: Path) -> None:
+def check_same_plugins(kept: Sequence[str], named: Sequence[str], folder: Path) -> None:
     """Raise an `InputError` if the run in a folder has kept other plugins than those that are named now."""
-    old, new = _contents(kept), _contents(named)
+    old, new = (
+        plugin_sources(names) | {name: "" for name in names if not name.endswith(".py")} for names in (kept, named)
+    )
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             how = "with another version of" if name in old and name in new else "without" if name in new else "with"
@@ -128,16 +119,8 @@ def check_same_plugins(kept: Iterable[str], named: Iterable[str], folder: Path) 
             )
 
 
-def _contents(names: Iterable[str]) -> dict[str, str]:
-    names = list(names)
-    return plugin_sources(names) | {name: "" for name in names if not name.endswith(".py")}
-
-
 def load_sources(sources: Mapping[str, str], folder: Path) -> None:
-    """Write the texts that `plugin_sources` has returned somewhere else to files in a folder, and load them.
-
-    They replace other plugins of the same names, which this process has loaded for another run.
-    """
+    """Write texts of `plugin_sources` to files in a folder and load them, in place of loaded plugins of these names."""
     _write(sources, folder)
     for name, text in sources.items():
         if name in _loaded and _loaded[name].text != text:
@@ -165,12 +148,11 @@ def _read(path: str) -> Plugin:
 
 def _execute(plugin: Plugin) -> bool:
     """Run the file as a module, unless that was done already; return whether it was run."""
-    known = _loaded.get(plugin.name)
-    if known is not None and known.text == plugin.text:
-        return False
-    if known is not None and known.path == plugin.path:
-        raise InputError(f"plugin {plugin.path!r} has changed since this process loaded it: start the program again")
-    if known is not None:
+    if (known := _loaded.get(plugin.name)) is not None:
+        if known.text == plugin.text:
+            return False
+        if known.path == plugin.path:
+            raise InputError(f"plugin {known.path!r} has changed since this process loaded it: start the program again")
         raise InputError(
             f"plugin {plugin.path!r} differs from {known.path!r}, which has the same name and is loaded already: use "
             "one of the two, or rename one"
@@ -188,7 +170,9 @@ def _execute(plugin: Plugin) -> bool:
     return True
 
 
-def _import(name: str) -> None:
+def _import(name: str) -> bool:
+    """Import the module; return whether that was not done already."""
+    fresh = name not in sys.modules
     try:
         import_module(name)
     except (Exception, SystemExit) as error:
@@ -198,6 +182,7 @@ def _import(name: str) -> None:
             ) from None
         forget(name)
         raise _failed(name, error, f"/{name.replace('.', '/')}") from None
+    return fresh
 
 
 def _failed(name: str, error: BaseException, file: str) -> InputError:

@@ -27,9 +27,9 @@ class PluginWarning(UserWarning):
 
 
 class Registry(Generic[F]):
-    """Named functions of one kind; the first line of a function's docstring is its description.
+    """Named functions of one kind, each described by the first line of its docstring.
 
-    `home` is the package whose modules register our own on import; they are imported on first use.
+    On first use the modules of the package `home` are imported, which register coreplay's own functions.
 
     >>> greetings = Registry("greeting")
     >>> @greetings.register("hello")
@@ -56,26 +56,24 @@ class Registry(Generic[F]):
 
     def _load_home(self) -> None:
         if self._home is not None:
-            package = import_module(self._home)
-            for module in pkgutil.iter_modules(package.__path__):
-                import_module(f"{package.__name__}.{module.name}")
+            for module in pkgutil.iter_modules(import_module(self._home).__path__):
+                import_module(f"{self._home}.{module.name}")
             self._home = None
 
     def register(self, name: str) -> Callable[[F], F]:
         """Decorate a function to make it known under `name`."""
 
         def decorate(function: F) -> F:
-            module = function.__module__
-            outside = module.partition(".")[0] != "coreplay"
+            outside = function.__module__.partition(".")[0] != "coreplay"
             if outside:
-                self._load_home()  # a name of ours is refused here, and not when ours are loaded
+                self._load_home()  # so that a name of coreplay's is refused here
             if name in self._entries and not _same_cell(self._entries[name], function):
                 known = self._entries[name].__module__
                 whose = f"plugin {origins[known]!r}" if known in origins else f"module {known!r}"
                 raise InputError(f"{self.kind} {name!r} is known already, from {whose}: choose another name")
             self._entries[name] = function
             if outside:
-                own[self.kind, name] = module
+                own[self.kind, name] = function.__module__
             return function
 
         return decorate
@@ -90,14 +88,13 @@ class Registry(Generic[F]):
         return name in self._known
 
     def descriptions(self) -> dict[str, str]:
-        """Names with the first line of each docstring, in order of registration."""
+        """Return the names with the first line of each docstring, in order of registration."""
         return {name: (inspect.getdoc(f) or "").partition("\n")[0] for name, f in self._known.items()}
 
     def options(self, name: str, given: Mapping[str, Any], *, complete: bool = True) -> dict[str, Any]:
-        """Return options as the entry's annotations want them.
+        """Return options, which are keyword-only parameters of the entry, as its annotations want them.
 
-        Each must be a keyword-only parameter of the entry, and none that it needs may be missing unless the options are
-        not `complete` yet.
+        An option without a default may be missing only if the options are not `complete` yet.
         """
         known, types = keywords(self[name]), type_hints(self[name])
         owner = f" of {self.kind} {name!r}"
@@ -136,7 +133,7 @@ def _same_cell(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
 
 
 def forget(module: str) -> None:
-    """Take back what a module has registered, because the rest of it could not be imported."""
+    """Remove what a module has registered, because the rest of it could not be imported."""
     for registry in _registries:
         for name in [name for name, entry in registry._entries.items() if entry.__module__ == module]:
             del registry._entries[name], own[registry.kind, name]
@@ -149,11 +146,10 @@ def _load_entry_points() -> None:
         return
     _offered = True
     for point in entry_points(group=ENTRY_POINTS):
-        package = point.dist.name if point.dist is not None else point.value
         try:
             point.load()
         except Exception as error:  # whatever is wrong with somebody's package
-            what = f"plugin {point.name!r} of the installed package {package!r} can't be loaded"
-            warnings.warn(
-                f"{what}: {type(error).__name__}: {error}; repair or uninstall it", PluginWarning, stacklevel=2
-            )
+            package = point.dist.name if point.dist is not None else point.value
+            text = f"plugin {point.name!r} of the installed package {package!r} can't be loaded: "
+            text += f"{type(error).__name__}: {error}; repair or uninstall it"
+            warnings.warn(text, PluginWarning, stacklevel=2)

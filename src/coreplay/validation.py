@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from pathlib import PurePath
+from os import PathLike, fspath
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -39,7 +39,6 @@ _EXPECTED = {
     "greater_than_equal": "at least {ge}",
     "less_than": "below {lt}",
     "less_than_equal": "at most {le}",
-    "finite_number": "a finite number",
 }
 
 
@@ -62,13 +61,15 @@ def check_value(value: Any, annotation: Any, what: str) -> Any:
         try:
             found = adapter.validate_python(value, strict=True)
         except ValidationError:
-            if not isinstance(value, str | PurePath | list | tuple | Mapping):
+            if not isinstance(value, str | PathLike | list | tuple | Mapping):
                 raise
-            found = adapter.validate_json(json.dumps(value, default=str), strict=True)
-    except (ValidationError, TypeError) as error:
-        expected = problem(error.errors()) if isinstance(error, ValidationError) else str(error)
-        raise InputError(f"{what}: got {value!r}: {expected}") from None
-    if any(isinstance(part, float) and math.isnan(part) for part in _parts(found)):
+            found = adapter.validate_json(json.dumps(value, default=fspath), strict=True)  # has no paths and tuples
+    except ValidationError as error:
+        raise InputError(f"{what}: got {value!r}: {problem(error.errors())}") from None
+    except (TypeError, ValueError) as error:  # of values inside that are not JSON's
+        raise InputError(f"{what}: got {value!r}: {error}") from None
+    parts = found if isinstance(found, list | tuple) else [found]
+    if any(isinstance(part, float) and math.isnan(part) for part in parts):
         raise InputError(f"{what}: got {value!r}: must be a number")
     return found
 
@@ -93,25 +94,25 @@ def make_table(kind: type[T], given: Any, name: str) -> T:
 
 
 def problem(errors: list[ErrorDetails]) -> str:
-    """Say in a phrase what pydantic expected of a value; of a union, every alternative.
+    """Return in a phrase what pydantic expected of a value; of a union, every alternative.
 
     >>> problem([{"type": "greater_than_equal", "msg": "", "loc": (), "input": -1, "ctx": {"ge": 0}}])
     'must be at least 0'
     """
-    texts = []
+    wanted = []
     for error in errors:
         if error["type"] in _EXPECTED:
-            inside = f" at {error['loc'][-1]}" if error["loc"] and isinstance(error["loc"][-1], int) else ""
             bounds = {key: f"{v:g}" if isinstance(v, float) else v for key, v in error.get("ctx", {}).items()}
-            texts.append(_EXPECTED[error["type"]].format(**bounds) + inside)
+            inside = f" at {error['loc'][-1]}" if error["loc"] and isinstance(error["loc"][-1], int) else ""
+            wanted.append(_EXPECTED[error["type"]].format(**bounds) + inside)
         elif error["type"] == "is_instance_of":
-            texts.append({"Path": "a path", "Sequence": "a list"}.get(error["ctx"]["class"], error["msg"][16:]))
+            wanted.append({"Path": "a path", "Sequence": "a list"}.get(error["ctx"]["class"], error["msg"][16:]))
+        elif error["msg"].startswith("Input should be "):
+            wanted.append(error["msg"].removeprefix("Input should be "))
         else:
-            texts.append(error["msg"].removeprefix("Input should be ").removeprefix("Value error, "))
-    if all(error["type"] in _EXPECTED or error["msg"].startswith("Input should be ") for error in errors):
-        wanted = [text for text in dict.fromkeys(texts) if text != "absent"] or texts[:1]
-        return f"must be {' or '.join(wanted)}"
-    return texts[0][:1].lower() + texts[0][1:]
+            text = error["msg"].removeprefix("Value error, ")
+            return text[:1].lower() + text[1:]
+    return f"must be {' or '.join([text for text in dict.fromkeys(wanted) if text != 'absent'] or wanted[:1])}"
 
 
 @cache
@@ -141,16 +142,6 @@ def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
 def _plain(value: Any) -> Any:
     """Return a NumPy number as Python's own."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _parts(part)
-    else:
-        yield value
 
 
 def whole_number(value: Any, name: str, *, least: int) -> int:

@@ -11,5 +11,5 @@ def place(tmp_path_factory):
     """Make a folder with run.toml and the finished run `done`."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "run.toml").write_text(Config.make(TINY).toml())
-    run(Config.make(TINY), folder / "done")
+    run(Config.make(TINY, {"engine.name": "serial"}), folder / "done")
     return folder

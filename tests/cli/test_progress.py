@@ -2,10 +2,10 @@
 
 import io
 
-import pytest
-
-from coreplay.cli.progress import Status, echo, following, show_markdown
-from coreplay.report.terminal import duration
+from coreplay.cli.progress import Status, echo, following, following_sweep, show_markdown
+from coreplay.experiments.scheduler import FAILED, FINISHED, SweepStatus
+from coreplay.experiments.sweep import Sweep
+from coreplay.report.text import duration
 from coreplay.runtime import Event
 
 EVENTS = [
@@ -22,16 +22,16 @@ EVENTS = [
 
 
 def test_plain_lines_are_one_a_round_and_period_and_warnings(capsys):
-    with following("first") as observe:
+    with following() as observe:
         for event in EVENTS:
             observe(event)
     shown = capsys.readouterr()
     assert shown.out == ""
     lines = shown.err.splitlines()
-    assert lines[0] == "first: warning: client 'bo' failed and is tried again: no memory"
-    assert lines[1].startswith("first: period 1/2, round 1/2, loss 5.5, about ")
-    assert lines[3] == "first: period 1/2 is trained: perplexity 200.1 on all test sets"
-    assert lines[4] == "first: period 1/2: 4 clients selected, 12 samples kept"
+    assert lines[0] == "warning: client 'bo' failed and is tried again: no memory"
+    assert lines[1].startswith("period 1/2, round 1/2, loss 5.5, about ")
+    assert lines[3] == "period 1/2 is trained: perplexity 200.1 on all test sets"
+    assert lines[4] == "period 1/2: 4 clients selected, 12 samples kept"
     assert len(lines) == 5
 
 
@@ -52,11 +52,22 @@ def test_a_figure_of_an_earlier_period_says_so():
 
 
 def test_the_first_seconds_say_what_goes_on(capsys):
-    with following("") as observe:
+    with following() as observe:
         observe(Event("starting", 0, 0, {"workers": 2}))
         observe(Event("starting", 0, 0, {"workers": 1}))
     assert capsys.readouterr().err.splitlines() == ["starting 2 worker processes", "starting 1 worker process"]
     assert Status().line() == "preparing the data and the model"
+
+
+def test_a_sweep_in_a_pipe_says_once_how_each_run_ended(capsys):
+    runs = Sweep.make({"strategies": ["none"], "seeds": [0, 1, 2], "run": {"preset": "small"}}).runs
+    status = SweepStatus(runs)
+    with following_sweep(status) as show:
+        status.set(runs[0], FINISHED, score=12.3456)
+        show()
+        show()
+        status.set(runs[1], FAILED, problem="no memory")  # after the last call
+    assert capsys.readouterr().err.splitlines() == ["none-seed0: 12.35", "none-seed1: no memory"]
 
 
 def test_tables_in_a_pipe_have_no_escapes_but_those_that_keep_the_columns(capsys):
@@ -73,11 +84,10 @@ def test_live_display_on_a_terminal(monkeypatch):
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    with following("corrective") as observe:
+    with following() as observe:
         for event in EVENTS:
             observe(event)
     shown = terminal.getvalue()
-    assert "corrective" in shown
     assert "warning: client 'bo' failed" in shown
     assert "period 1/2, evaluating and selecting, loss 5, perplexity 200.1" in shown
 
@@ -86,13 +96,13 @@ def test_time_left_is_at_the_pace_of_this_session():
     now = [0.0]
     status = Status(clock=lambda: now[0])
     status.take(Event("begin", 1, 1, {"rounds": [4, 4, 4]}))  # 5 of 12 rounds were done before
-    assert status.seconds_left() is None
+    assert status.time_left() == ""
     now[0] = 10.0
     status.take(Event("round", 1, 1, {"loss": 2.0}))
-    assert status.seconds_left() == pytest.approx(60)
+    assert status.time_left() == "about 1 min 0 s left"
     now[0] = 15.0
     status.take(Event("client", 1, 2, {"done": 1, "of": 2}))
-    assert status.seconds_left() == pytest.approx(55)
+    assert status.time_left() == "about 55 s left"
 
 
 def test_durations():
@@ -109,7 +119,7 @@ ESCAPES = "\x1b]0;title\x07\x1b]52;c;aGk=\x07\x9b2J\x1b[31mred\r"
 
 
 def test_text_from_outside_reaches_the_terminal_without_control_characters(capsys, monkeypatch):
-    with following(f"run {ESCAPES}") as observe:
+    with following() as observe:
         observe(Event("warning", 0, 0, {"text": f"client {ESCAPES} failed"}))
     show_markdown(f"| run |\n|---|\n| {ESCAPES} |")
     echo(f"error: {ESCAPES}", err=True)
@@ -127,7 +137,7 @@ def test_text_from_outside_reaches_the_terminal_without_control_characters(capsy
     monkeypatch.setattr("sys.stderr", err)
     monkeypatch.setenv("TERM", "xterm")
     show_markdown(f"- {ESCAPES}")
-    with following(f"run {ESCAPES}") as observe:
+    with following() as observe:
         observe(EVENTS[0])
         observe(Event("warning", 0, 0, {"text": f"client {ESCAPES} failed"}))
     for shown in (out.getvalue(), err.getvalue()):

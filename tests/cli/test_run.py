@@ -79,6 +79,12 @@ def test_killed_and_resumed_is_the_same_to_the_byte(place, tmp_path, capsys, n):
     assert log.count(" end ") == 1
 
 
+def shared_memory(process):
+    """Return the files of shared memory that a process has open."""
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    return {Path(place) for place in re.findall(r"/dev/shm/psm_\w+", maps)}
+
+
 def test_ctrl_c_says_how_to_go_on_and_leaves_nobody(place, tmp_path, capsys):
     folder = tmp_path / "stopped"
     process = start(place / "run.toml", "-o", folder, *SLOW, "--set", "engine.workers=2")
@@ -87,6 +93,8 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_nobody(place, tmp_path, capsys):
     assert code == 2
     assert "another process is carrying out the run" in err
     assert json.loads(call(capsys, "runs", tmp_path, "--json")[1])[0]["state"] == "running"
+    found = shared_memory(process)
+    assert found
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -97,20 +105,14 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_nobody(place, tmp_path, capsys):
     assert "Traceback" not in err
     assert out == ""
     assert nobody_left(process.pid)
+    assert not any(file.exists() for file in found)
     (listed,) = json.loads(call(capsys, "runs", tmp_path, "--json")[1])
     assert (listed["state"], listed["period"]) == ("stopped", 0)
     assert listed["round"] >= 1
     assert "stopped, period 1, round" in call(capsys, "runs", tmp_path)[1]
 
 
-def shared_memory(process):
-    """Return the files of shared memory that a process has open."""
-    maps = Path(f"/proc/{process.pid}/maps").read_text()
-    return {Path(place) for place in re.findall(r"/dev/shm/psm_\w+", maps)}
-
-
-@pytest.mark.parametrize("moment", ["starting", "training"])
-@pytest.mark.parametrize("times", [1, 2], ids=["ctrl-C", "timeout"])
+@pytest.mark.parametrize(("moment", "times"), [("starting", 1), ("starting", 2), ("training", 2)])  # training, 1: above
 def test_an_interrupt_leaves_no_shared_memory_and_no_warning(place, tmp_path, moment, times):
     """`timeout -s INT` sends the signal twice: to the process, and to its group."""
     folder = tmp_path / "stopped"
@@ -145,7 +147,7 @@ def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(place, tmp_path, ca
         return write(*arguments, **options)
 
     monkeypatch.setattr(module, "save_file", full)
-    code, _, err = call(capsys, "run", place / "run.toml", "-o", tmp_path / "full")
+    code, _, err = call(capsys, "run", place / "run.toml", "-o", tmp_path / "full", "--set", "engine.name=serial")
     assert code == 1
     assert "the disk is full" in err.splitlines()[-1]
     assert f"continue with: coreplay run --resume {tmp_path / 'full'}" in err
@@ -209,7 +211,7 @@ def test_a_finished_run_whose_data_has_grown_says_so(tmp_path, capsys):
         "task": {"name": "masked_lm", "options": sizes},
         "federated": {"rounds": 1},
         "replay": {"strategy": "none"},
-        "engine": {"workers": 1},
+        "engine": {"name": "serial"},
     }
     run(Config.make(config), tmp_path / "run")
     assert call(capsys, "run", "--resume", tmp_path / "run")[0] == 0
@@ -270,13 +272,15 @@ def test_wrong_input_is_one_clear_line_before_any_work(place, tmp_path, capsys, 
         (["absent.toml"], "config 'absent.toml' does not exist"),
         (["--preset", "smal"], "did you mean 'small'?"),
         ([], "name a configuration file"),
-        (["--resume"], "needs the folder of a run"),
+        (["--resume"], "--resume needs a folder: coreplay run --resume"),
         (["--resume", "nothing"], "holds no run"),
         (["run.toml", "-o", "done"], "holds a run already"),
-        (["run.toml", "--resume", "-o", "done", "--set", "replay.budget=4"], "begun with another 'replay'"),
+        (["run.toml", "--resume", "-o", "done"], "leave out 'run.toml', or --resume"),
+        (["--preset", "small", "--resume", "-o", "done"], "--preset is for a new run"),
+        (["--resume", "done", "--set", "replay.budget=4"], "begun with another 'replay'"),
         (["--resume", "done", "--set", "seed=4"], "begun with another 'seed'"),
         (["run.toml", "-o", "."], "exists and is no run"),
-        (["--resume", "done", "-o", "other"], "two folders to go on with"),
+        (["--resume", "done", "-o", "other"], "goes on with what the folder 'other' holds: leave out 'done'"),
     ],
 )
 def test_wrong_files_and_folders(place, capsys, monkeypatch, arguments, message):

@@ -18,7 +18,7 @@ def test_runs_lists_what_there_is(place, tmp_path, capsys):
 
 
 def test_strategies_that_choose_nothing_have_no_budget(tmp_path, capsys):
-    config = Config.make(TINY, {"replay.strategy": "none", "federated.rounds": 1})
+    config = Config.make(TINY, {"replay.strategy": "none", "federated.rounds": 1, "engine.name": "serial"})
     summary = run(config, tmp_path / "none").summary
     assert summary["budget"] is None
     (row,) = json.loads(call(capsys, "runs", tmp_path, "--json")[1])
@@ -71,6 +71,7 @@ def test_names_and_reasons_with_escapes_are_listed_without_them(tmp_path, place,
     assert code == 0
     assert not set("\x1b\x07") & set(out + err)
     assert len(out.strip().splitlines()) == 4  # a head, its line and two runs
+    assert r"title? x \| fake \| none" in out, "a name stays in its column"
     assert "no ?]52;c;aGk=? memory" in err
     code, out, err = call(capsys, "run", "--resume", tmp_path / "x\x1b]0;title\x07")
     assert code == 2

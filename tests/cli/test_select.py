@@ -1,21 +1,39 @@
-"""The command line, run as a user runs it: in a process of its own."""
+"""The command line: what it reads, writes, says and refuses."""
 
+import io
 import json
-import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from coreplay.cli import main
+
 ROWS = np.random.default_rng(0).normal(size=(12, 4))
 
 
 def coreplay(*arguments, cwd=None):
+    """Call the command line in this process: a process of its own would spend its time on loading libraries."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["coreplay", *map(str, arguments)])
+        for name, value in (("COLUMNS", "200"), ("NO_COLOR", "1"), ("TERM", "dumb")):
+            patch.setenv(name, value)
+        if cwd is not None:
+            patch.chdir(cwd)
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+            main()
+    return SimpleNamespace(returncode=end.value.code or 0, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def in_a_process(*arguments):
+    """Call the command line as a user does."""
     command = [sys.executable, "-c", "from coreplay.cli import main; main()", *map(str, arguments)]
-    environment = os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture
@@ -74,7 +92,7 @@ def test_version_and_help_import_nothing_heavy():
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "near-optimality" in shown.stdout
     assert "heavy: []" in shown.stdout
-    assert coreplay("--version").stdout.startswith("coreplay 0.")
+    assert in_a_process("--version").stdout.startswith("coreplay 0.")
 
 
 @pytest.mark.parametrize("name", ["pool.npy", "pool.npz", "pool.safetensors", "gram.npz"])
@@ -108,8 +126,10 @@ def test_select_writes_indices(pool, name):
     shown = coreplay("select", pool / "pool.npy", "--budget", 3, "-o", pool / name)
     assert shown.returncode == 0, shown.stderr
     assert "kept 3 of 12, objective" in shown.stdout
+    alone = in_a_process("select", pool / "pool.npy", "--budget", 3)
+    assert (alone.returncode, alone.stderr) == (0, "")
     written = np.load(pool / name) if name.endswith("npy") else json.loads((pool / name).read_text())
-    assert list(written) == [int(i) for i in coreplay("select", pool / "pool.npy", "--budget", 3).stdout.split()]
+    assert list(written) == [int(i) for i in alone.stdout.split()]
 
 
 def truncated(pool):

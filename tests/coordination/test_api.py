@@ -11,12 +11,16 @@ import coreplay
 from coreplay import coordinate
 from coreplay.coordination import (
     ArrayGradients,
+    Broadcast,
     Client,
+    CoordinationSpec,
     Method,
     Server,
     ServerStep,
+    Session,
     coordination_method,
     coordination_methods,
+    run_rounds,
 )
 from coreplay.coordination.method import _registry as registry
 from coreplay.errors import InputError
@@ -28,6 +32,37 @@ METHODS = sorted(coordination_methods())
 def value(clients, selections):
     rows = [c / np.linalg.norm(c, axis=1, keepdims=True) for c in clients]
     return np.sum(sum(r[k].sum(axis=0) for r, k in zip(rows, selections, strict=True)) ** 2)
+
+
+class Dropping:
+    """A transport among clients in this process, some of which are missing: `missing(client, round)`."""
+
+    def __init__(self, clients, budget, method, missing):
+        made = [Client(str(k), rows, budget, run="r", method=method) for k, rows in enumerate(clients)]
+        self.sessions = {client.name: Session(lambda client=client: client) for client in made}
+        self.missing = missing
+
+    def contribute(self, clients, broadcast, *, secure, attempt):
+        round = 0 if broadcast is None else Broadcast.from_bytes(broadcast).round + 1
+        for name in clients:
+            if not self.missing(int(name), round):
+                yield name, self.sessions[name].contribute("r", broadcast, secure=secure, attempt=attempt)
+
+    def step(self, step, round, messages):
+        return {name: self.sessions[name].step("r", step, round, data) for name, data in messages.items()}
+
+    def refuse(self, client, problem):
+        raise AssertionError(f"{client}: {problem}")
+
+
+def dropping(clients, budget, rounds, missing, method="corrective", secure=False):
+    """Coordinate with drop-outs (in round `rounds`: at the end); return the rounds and the selections."""
+    transport, history = Dropping(clients, budget, method, missing), []
+    spec = CoordinationSpec("r", 0, rounds, clients[0].shape[1], method, secure=secure)
+    last = run_rounds(transport, spec, dict.fromkeys(transport.sessions, budget), history.append)
+    message = Broadcast.from_bytes(last)
+    halves = [session.client for session in transport.sessions.values()]
+    return history, [half.finish(None if missing(k, rounds) else message) for k, half in enumerate(halves)]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -94,17 +129,17 @@ def test_drop_outs_cost_little(method, reference):
     rng = np.random.default_rng(0)
     gone = rng.random((30, 7)) < 0.3
     steady = coordinate(clients, 4, method, 6)
-    found = coordinate(clients, 4, method, 6, missing=lambda client, round: bool(gone[client, round]))
-    assert all(closed.answered < 30 for closed in found.history)
-    assert found.objective <= coordinate(clients, 4, method, 0).objective
-    assert found.objective <= 1.5 * steady.objective + 10
+    history, selections = dropping(clients, 4, 6, lambda client, round: gone[client, round], method=method)
+    assert all(closed.answered < 30 for closed in history)
+    assert value(clients, selections) <= coordinate(clients, 4, method, 0).objective
+    assert value(clients, selections) <= 1.5 * steady.objective + 10
 
 
 def test_a_client_that_is_reached_only_at_the_end_replies_to_the_last_broadcast(reference):
     clients = reference.draw(4, clients=4, pool=12)
-    found = coordinate(clients, 4, rounds=2, missing=lambda client, round: client == 2 and round < 2)
-    assert [closed.answered for closed in found.history] == [3, 3]
-    assert [len(kept) for kept in found.selections] == [4] * 4
+    history, selections = dropping(clients, 4, 2, lambda client, round: client == 2 and round < 2)
+    assert [closed.answered for closed in history] == [3, 3]
+    assert [len(kept) for kept in selections] == [4] * 4
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -119,10 +154,10 @@ def test_secure_and_plain_select_alike(method, reference):
 
 def test_secure_with_drop_outs(reference):
     clients = reference.draw(6, clients=8, pool=12)
-    found = coordinate(clients, 4, rounds=3, secure=True, missing=lambda client, round: client == 2 and round < 2)
-    assert found.history[0].answered == 7
-    assert found.history[2].answered == 7  # its first answer would be alone in a sum of differences
-    assert len(found.selections[2]) == 4
+    history, selections = dropping(clients, 4, 3, lambda client, round: client == 2 and round < 2, secure=True)
+    assert history[0].answered == 7
+    assert history[2].answered == 7  # its first answer would be alone in a sum of differences
+    assert len(selections[2]) == 4
 
 
 def test_wrong_arguments_are_named():

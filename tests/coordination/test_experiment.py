@@ -60,7 +60,7 @@ def test_command(tmp_path):
     assert (tmp_path / "convergence.png").exists()
     shown = CliRunner().invoke(app, [*words, "-o", str(tmp_path)])
     assert "| rounds |" in shown.stdout
-    assert f"replaced: {tmp_path}" in shown.stdout
+    assert f"written: {tmp_path}" in shown.stdout
     assert "coreplay coordinate --clients 200" in CliRunner().invoke(app, ["coordinate", "--help"]).stdout
 
 
@@ -96,7 +96,7 @@ def test_command_on_files_writes_each_client_s_selection(files, tmp_path):
     assert alone == pytest.approx(coordinate(clients, 4, rounds=0).objective, rel=1e-5)
     shown = CliRunner().invoke(app, words).stdout
     assert "of 3 clients, 4 of up to 12 samples each, d = " in shown
-    assert "replaced: " in shown
+    assert "written: " in shown
     everything = CliRunner().invoke(app, ["coordinate", *names, "--budget", "12", "-o", str(out)])
     assert "everything is kept and nothing is left to coordinate" in str(everything.exception)
 

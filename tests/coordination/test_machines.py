@@ -116,7 +116,7 @@ def test_sums_of_all_rounds_hold_a_share_of_everyone_who_ever_answered(network):
         client._heed(words[-1])
         assert bool(client._counted) == (words[-1].behind.get(name, ROUNDS - 1) != NEVER)
     for k in range(ROUNDS):
-        total = sum(client._past(ROUNDS - 1).answers[k] @ unit(pools()[name]) for name, client in clients.items())
+        total = sum(client._past(ROUNDS - 1)[k] @ unit(pools()[name]) for name, client in clients.items())
         np.testing.assert_allclose(server._sums[k], total, atol=1e-5)
 
 

@@ -43,6 +43,7 @@ def test_bad_contributions_are_refused_and_named_and_the_run_goes_on(scene, fiel
     for name in "ab":
         assert server.receive(clients[name].begin()).counted
     word = server.broadcast()
+    assert server.history[-1].refused == [receipt]
     assert word.behind == {"c": -1}
     assert word.clients == 2
     total = clients["a"].begin().vector + clients["b"].begin().vector
@@ -94,9 +95,16 @@ def test_arguments_are_checked():
         Server({}, 5, 1, run="r")
     server = Server({"a": 1}, 5, 2, run="r")
     with pytest.raises(InputError, match="cannot be in this sum"):
-        server.receive_total({"b": -1}, np.zeros(5))
+        server.receive_total(["b"], np.zeros(5, np.float32))
     with pytest.raises(InputError, match="5 finite numbers"):
-        server.receive_total({"a": -1}, np.zeros(4))
+        server.receive_total(["a"], np.zeros(4, np.float32))
+    server = Server({"a": 1, "b": 1}, 5, 2, run="r")
+    server.receive_total(["a"], np.zeros(5, np.float32))
+    with pytest.raises(InputError, match="cannot be in this sum of round 0"):
+        server.receive_total(["a"], np.zeros(5, np.float32))
+    server.broadcast()
+    with pytest.raises(InputError, match="a first answer can join in round 0 only"):
+        server.receive_total(["b"], np.zeros(5, np.float32))
 
 
 def test_messages_longer_than_they_can_be_are_refused_before_they_are_read(scene):

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from coreplay.data import DataWarning, load
+from coreplay.data.readers import LONGEST, lines
 from coreplay.errors import InputError
 
 COLUMNS = ("client_id", "period", "timestamp", "text", "label", "split")
@@ -232,7 +233,7 @@ def test_long_texts_may_be_in_csv_files(tmp_path):
 
 def test_gzipped_parquet_is_refused_by_name(tmp_path):
     (tmp_path / "a.parquet.gz").write_bytes(b"")
-    with pytest.raises(InputError, match=r"unknown kind of file '\.parquet\.gz': use one of .*; all but \.parquet"):
+    with pytest.raises(InputError, match=r"unknown kind of file '\.parquet\.gz': use one of .*, \.csv\.gz, \.parquet$"):
         load("files", path=tmp_path / "a.parquet.gz")
 
 
@@ -262,3 +263,14 @@ def test_wrong_options_are_named(source, options, words):
 
 def test_a_walk_that_goes_far_overflows_nothing():
     assert len(load("synthetic", num_clients=2, num_periods=3, drift=1000.0, samples=4)) > 0
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_lines_end_alike_and_may_be_just_as_long_as_allowed(tmp_path, end):
+    path = tmp_path / "a.jsonl"
+    longest = b"x" * (LONGEST - len(end.removesuffix(b"\n")))
+    path.write_bytes(b"\xef\xbb\xbfa\n\n" + longest + end)
+    assert list(lines(path)) == [(1, "a"), (2, ""), (3, longest.decode())]
+    path.write_bytes(b"a\n" + longest + b"x" + end)
+    with pytest.raises(InputError, match=r"a\.jsonl:2: the line is longer"):
+        list(lines(path))

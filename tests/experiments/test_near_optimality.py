@@ -5,18 +5,23 @@ import pytest
 
 import coreplay
 from coreplay import InputError
+from coreplay.experiments import near_optimality
 from coreplay.experiments.near_optimality import NearOptimality, draw, one_repeat, run
 from coreplay.report.studies import write_study
 from tests.selection.problems import best_by_enumeration, unit
 
-SMALL = NearOptimality(sizes=(8, 12), budget=3, repeats=130, dimension=20, mixture="uncentred")
+pytestmark = pytest.mark.xdist_group("near_optimality")
+SMALL = NearOptimality(sizes=(8, 12), budget=3, repeats=30, dimension=20, mixture="uncentred")
 
 
 @pytest.fixture(scope="module")
 def small():
+    """Give each worker several chunks of the repeats."""
     counts = []
-    result = run(SMALL, workers=2, progress=lambda done, total: counts.append((done, total)))
-    assert counts[-1] == (260, 260)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_optimality, "CHUNK", 8)
+        result = run(SMALL, workers=2, progress=lambda done, total: counts.append((done, total)))
+    assert counts[-1] == (60, 60)
     return result
 
 
@@ -36,7 +41,7 @@ def test_the_result_does_not_depend_on_the_number_of_workers(small):
     alone = run(SMALL, workers=1)
     for n in SMALL.sizes:
         assert (alone.ratios[n] == small.ratios[n]).all()
-        for repeat in (0, 129):
+        for repeat in (0, 29):
             assert (one_repeat(SMALL, n, repeat)[0] == small.ratios[n][:, repeat]).all()
 
 

@@ -21,9 +21,11 @@ from coreplay.experiments.scheduler import FAILED, FINISHED, RUNNING, SweepStatu
 from coreplay.experiments.sweep import Sweep, _written
 from coreplay.files import exclusive_lock
 from coreplay.replay import Store
-from coreplay.runtime import Event, ProcessesEngine, Run, run
+from coreplay.runtime import Event, Run, SerialEngine, run
 from coreplay.runtime.run_dir import FAILURE
+from tests.cli.common import call
 
+pytestmark = pytest.mark.xdist_group("sweep")  # which share one that was carried out
 TINY = {
     "stream": {"source": "digits", "options": {"num_clients": 6, "num_periods": 3}, "num_clients": 4},
     "task": {"name": "image_classification", "options": {"channels": 2}},
@@ -137,23 +139,35 @@ def whole(tmp_path_factory):
     return plan, folder, status
 
 
+class InProcess(SerialEngine):
+    """Takes the place of worker processes, which take seconds to start; the results are the same."""
+
+    def __init__(self, stream, task, start, workers):
+        super().__init__(stream, task, start)
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    monkeypatch.setattr(scheduler, "ProcessesEngine", InProcess)
+
+
 def test_runs_of_a_sweep_are_those_of_run(whole, tmp_path):
     _, folder, status = whole
     assert status.counts() == {"waiting": 0, "running": 0, "finished": 6, "failed": 0}
     assert len(list((folder / "first").iterdir())) == 2
     planned = next(each for each in status.runs if each.name == "corrective-1r-2-seed1")
-    run(planned.config, tmp_path / "alone")
+    alone = planned.config.model_copy(update={"engine": planned.config.engine.model_copy(update={"name": "serial"})})
+    run(alone, tmp_path / "alone")
     assert contents(tmp_path / "alone") == contents(folder / "runs" / planned.name)
 
 
-def test_what_is_finished_is_not_done_again_and_more_may_be_added(whole, tmp_path):
+def test_what_is_finished_is_not_done_again_and_more_may_be_added(whole, in_process, tmp_path):
     plan, folder, _ = whole
     logs = {path: path.read_text() for path in folder.glob("runs/*/run.log")}
-    states = []
     more = Sweep.make(plan | {"strategies": [*plan["strategies"], "polished"], "seeds": [0]})
-    status = SweepStatus(more.runs, lambda planned, run: states.append((planned.name, run.state)))
+    status = SweepStatus(more.runs)
     run_sweep(status, folder)
-    assert [name for name, state in states if state == RUNNING] == ["polished-2-seed0"]
+    assert status.counts()["finished"] == 4
     assert {path: path.read_text() for path in logs} == logs
     # its first period was taken from the others: nothing in its log is of period 0's training
     log = (folder / "runs/polished-2-seed0/run.log").read_text()
@@ -165,7 +179,7 @@ def test_what_is_finished_is_not_done_again_and_more_may_be_added(whole, tmp_pat
         run_sweep(SweepStatus(other.runs), folder)
 
 
-def test_a_failed_run_is_shown_and_stops_nobody(tmp_path):
+def test_a_failed_run_is_shown_and_stops_nobody(in_process, tmp_path):
     plan = {
         "strategies": ["none", "naive_uniform"],
         "grid": {"federated.learning_rate": [1e30, 0.1]},
@@ -181,6 +195,7 @@ def test_a_failed_run_is_shown_and_stops_nobody(tmp_path):
     assert problem in (tmp_path / "runs" / name / FAILURE).read_text()
 
 
+@pytest.mark.usefixtures("in_process")
 def test_the_first_period_is_there_for_others_though_the_run_that_made_it_was_killed_before_it_said_so(whole, tmp_path):
     plan, folder, _ = whole
     shutil.copytree(folder / "runs/none-seed0", tmp_path / "runs/none-seed0")
@@ -198,7 +213,7 @@ def test_the_first_period_is_there_for_others_though_the_run_that_made_it_was_ki
         assert contents(tmp_path / "runs" / name) == contents(folder / "runs" / name)
 
 
-def test_a_damaged_first_period_is_made_again(whole, tmp_path):
+def test_a_damaged_first_period_is_made_again(whole, in_process, tmp_path):
     plan, folder, _ = whole
     few = Sweep.make(plan | {"strategies": ["none"], "seeds": [0]})
     damaged = tmp_path / "first" / f"{few.runs[0].first}.safetensors"
@@ -217,19 +232,19 @@ def test_a_folder_has_one_sweep_at_a_time(whole):
         run_sweep(SweepStatus(Sweep.make(plan).runs), folder)
 
 
-def test_a_second_sweep_leaves_the_plan_of_the_first_alone(tmp_path):
+def test_a_second_sweep_leaves_the_plan_of_the_first_alone(tmp_path, capsys):
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep/sweep.toml").write_text("# the first plan")
     (tmp_path / "other.toml").write_text('strategies = ["none"]\n[run]\npreset = "small"\n')
-    command = [sys.executable, "-m", "coreplay", "sweep", str(tmp_path / "other.toml"), "-o", str(tmp_path / "sweep")]
+    command = ("sweep", tmp_path / "other.toml", "-o", tmp_path / "sweep")
     with exclusive_lock(tmp_path / "sweep"):
-        shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert shown.returncode == 2
-    assert "another process is at work" in shown.stderr
+        code, _, err = call(capsys, *command)
+    assert code == 2
+    assert "another process is at work" in err
     assert (tmp_path / "sweep/sweep.toml").read_text() == "# the first plan"
-    shown = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=False)
-    assert shown.returncode == 2
-    assert "--resume goes on with the plan in a folder: leave out" in shown.stderr
+    code, _, err = call(capsys, *command, "--resume")
+    assert code == 2
+    assert "--resume goes on with what the folder " in err
 
 
 def test_budgets_count_though_the_run_has_a_share():
@@ -255,23 +270,22 @@ def test_a_file_in_the_place_of_the_folder_is_said(tmp_path):
         pass
 
 
-def test_another_plan_is_refused_and_the_old_one_stays(whole, tmp_path):
+def test_another_plan_is_refused_and_the_old_one_stays(whole, tmp_path, capsys):
     _, folder, _ = whole
     (tmp_path / "sweep").mkdir()
     shutil.copytree(folder / "runs/none-seed0", tmp_path / "sweep/runs/none-seed0")
     (tmp_path / "sweep/sweep.toml").write_text("# the old plan")
     (tmp_path / "other.toml").write_text('strategies = ["none"]\n[run]\npreset = "small"\n')
-    command = [sys.executable, "-m", "coreplay", "sweep", str(tmp_path / "other.toml"), "-o", str(tmp_path / "sweep")]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert shown.returncode == 2
-    assert "another configuration" in shown.stderr
+    code, _, err = call(capsys, "sweep", tmp_path / "other.toml", "-o", tmp_path / "sweep")
+    assert code == 2
+    assert "another configuration" in err
     assert (tmp_path / "sweep/sweep.toml").read_text() == "# the old plan"
 
 
 def test_workers_that_do_not_start_fail_their_run_and_no_other(tmp_path, monkeypatch):
     started = []
 
-    class Second(ProcessesEngine):
+    class Second(InProcess):
         """Does not start for the second sample of clients, as when memory is short."""
 
         def __init__(self, *given):
@@ -291,7 +305,6 @@ def test_the_time_left_follows_the_pace():
     now = [0.0]
     runs = Sweep.make({"strategies": ["none", "polished"], "run": TINY}).runs
     status = SweepStatus(runs, clock=lambda: now[0])
-    status.begin()
     assert status.seconds_left() is None
     status.set(runs[0], RUNNING)
     status.by_name[runs[0].name].update(Event("begin", 0, 0, {"rounds": [2, 1, 1]}))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coreplay.flower.environment import quiet
+from coreplay.flower.connection import quiet
 
 
 @pytest.fixture(autouse=True, scope="session")

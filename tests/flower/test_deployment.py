@@ -12,13 +12,13 @@ import pytest
 
 from coreplay.errors import InputError
 from coreplay.files import read_json
-from coreplay.flower import certificates
-from coreplay.flower.deployment import Connection, Deployment, free_port, launch
-from coreplay.flower.environment import environment
+from coreplay.flower.connection import Connection, environment
+from coreplay.flower.deployment import Deployment, free_port, make_certificate, node_key
+from coreplay.flower.launch import launch
 from coreplay.runtime import Run, run
 from tests.flower.common import client_stores, command, digits, kept, left_of, lines, metrics
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("deployment")]  # which share one, and end it
 
 
 def children(process) -> list[str]:
@@ -91,10 +91,9 @@ class Stranger:
 
 
 def test_strangers_are_refused(up, tmp_path):
-    root = f"--root-certificates={up.folder / 'tls' / 'ca.crt'}"
-    stranger, known = certificates.node_key(tmp_path, 0), up.folder / "tls" / "node-0"
-    certificates.make(tmp_path / "other")
-    other = f"--root-certificates={tmp_path / 'other' / 'ca.crt'}"
+    root = f"--root-certificates={up.folder / 'tls' / 'loopback.crt'}"
+    stranger, known = node_key(tmp_path, 0), up.folder / "tls" / "node-0"
+    other = f"--root-certificates={make_certificate(tmp_path / 'other')[0]}"
     refused = [
         Stranger(up, tmp_path / "unregistered.log", root, f"--auth-supernode-private-key={stranger}"),
         Stranger(up, tmp_path / "authority.log", other, f"--auth-supernode-private-key={known}"),

@@ -8,13 +8,14 @@ from flwr.app import Message
 
 from coreplay.coordination import Contribution
 from coreplay.coordination.secure.protocol import Reveal
-from coreplay.flower.app import carry_out, handle
-from coreplay.flower.engine import FlowerEngine
+from coreplay.flower.app import handle
+from coreplay.flower.engine import FlowerEngine, carry_out
 from coreplay.flower.messages import from_record, to_record
-from coreplay.runtime import RunFolder, prepare, run
+from coreplay.runtime import Config, RunFolder, prepare, run
 from coreplay.runtime.requests import CHANGE, Failed, Joined, KeptReply
 from tests.flower.common import digits, lines
 from tests.flower.nodes import Nodes
+from tests.test_golden import CASES, check, record
 
 CLIENTS = 4
 
@@ -206,6 +207,14 @@ def test_scaffold_gives_the_same_bits_on_flower_and_on_the_serial_engine(nodes, 
     np.testing.assert_array_equal(one.values, two.values)
     np.testing.assert_array_equal(one.state["scaffold.control"], two.state["scaffold.control"])
     assert one.state["scaffold.control"].any()
+
+
+def test_flower_gives_the_golden_records(nodes, tmp_path):
+    """That a simulation gives what the serial engine gives, with the secure sum: tests/flower/test_simulation.py."""
+    given, changes = CASES["relaxation"]
+    config = Config.make(given, changes | {"engine.name": "flower", "engine.min_clients": 4, "engine.timeout": 60})
+    carried_out(nodes, tmp_path, config, {})
+    check("relaxation", record(tmp_path / "run", (tmp_path / "state").rglob("*.sqlite")))
 
 
 def no_shares(reply):

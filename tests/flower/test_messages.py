@@ -14,14 +14,18 @@ from hypothesis import strategies as st
 from coreplay import plugins, registry
 from coreplay.codec import encode
 from coreplay.errors import InputError, RefusedError
-from coreplay.flower import resident
 from coreplay.flower.client import NodeClient
 from coreplay.flower.messages import from_bytes, from_record, is_shared, size_of, to_bytes, to_record, wrap
 from coreplay.flower.node import Node
+from coreplay.runtime.client import ClientRuntime
 from coreplay.runtime.requests import EvaluateReply, Inspect, Join, Joined, Train, TrainReply
 from tests.flower.common import digits
 
 RUN = "0" * 32
+
+
+def respond(node, request):
+    return NodeClient(node, request.run).answer(request)
 
 
 @given(
@@ -124,8 +128,9 @@ def test_shared_arrays_are_handed_over_as_buffers_of_their_own():
 
 @pytest.mark.parametrize("run", ["../../etc", "", "A" * 32, "0" * 31])
 def test_a_run_id_that_is_none_never_becomes_a_path(run, tmp_path):
-    with pytest.raises(RefusedError, match="id is not valid"):
-        NodeClient(Node(tmp_path, "ann", None), run)
+    found = NodeClient(Node(tmp_path, "ann", None), run).answer(Inspect(run=run))
+    assert found.error == "the run's id is not valid"
+    assert not list(tmp_path.iterdir())
 
 
 def test_nodes_say_what_they_lack(tmp_path, monkeypatch):
@@ -138,8 +143,7 @@ def test_nodes_say_what_they_lack(tmp_path, monkeypatch):
         Node.read({"state": str(tmp_path), "client-id": "ann", "plugins": "false"})
     monkeypatch.setenv("COREPLAY_STATE", str(tmp_path))
     assert Node.read({"partition-id": 3}).partition == 3
-    with pytest.raises(RefusedError, match="has not joined the run"):
-        NodeClient(Node(tmp_path, "ann", None), RUN).answer(Inspect(run=RUN))
+    assert "has not joined the run" in respond(Node(tmp_path, "ann", None), Inspect(run=RUN)).error
 
 
 def test_what_goes_wrong_at_a_client_never_quotes_its_data(tmp_path):
@@ -151,16 +155,17 @@ def test_what_goes_wrong_at_a_client_never_quotes_its_data(tmp_path):
         "task": {"options": {}},
         "plugins": [],
     }
-    reply = resident.respond(node, Join(run=RUN, config=config))
+    reply = respond(node, Join(run=RUN, config=config))
     assert reply.error.endswith("the log of its node says more")
     assert "diary" not in reply.error
 
 
 def test_metrics_that_are_not_finite_are_a_failure_of_the_client(tmp_path, monkeypatch):
-    node = Node(tmp_path, "ann", None)
+    client = NodeClient(Node(tmp_path, "client0", None), RUN)
+    assert isinstance(client.answer(Join(run=RUN, config=digits().model_dump(mode="json"))), Joined)
     for reply in (TrainReply(total=float("nan")), replace(Joined(), train=[float("inf")])):
-        monkeypatch.setattr(NodeClient, "answer", lambda *_, reply=reply: reply)
-        assert resident.respond(node, Train(run=RUN)).error == "its metrics are NaN or infinite"
+        monkeypatch.setattr(ClientRuntime, "handle", lambda *_, reply=reply: reply)
+        assert client.answer(Train(run=RUN)).error == "its metrics are NaN or infinite"
 
 
 PLUGIN = '''
@@ -187,23 +192,23 @@ def test_a_node_runs_the_code_of_a_server_only_if_it_allows_that(tmp_path, no_pl
     config["replay"] |= {"strategy": "first_of_plugin"}
     request = Join(run=RUN, config=config, plugins={"first.py": PLUGIN.format(text="")})
     for plain in (request, replace(request, plugins={}), replace(request, config=config | {"plugins": []})):
-        refused = resident.respond(Node(tmp_path / "closed", "client0", None), plain)
+        refused = respond(Node(tmp_path / "closed", "client0", None), plain)
         assert "only if it is started with the node config plugins=true" in refused.error
     assert "first_of_plugin" not in selectors()
     node = Node(tmp_path / "open", "client0", None, plugins=True)
-    reply = resident.respond(node, request)
+    reply = respond(node, request)
     assert isinstance(reply, Joined), reply
     assert selectors()["first_of_plugin"] == "Keep the first samples."
     assert [path.name for path in (tmp_path / "open").glob(f"*/{RUN}/plugins/*")] == ["first.py"]
 
     # the same process serves another run, with another version of the file
     other = replace(request, run="1" * 32, plugins={"first.py": PLUGIN.format(text=" again")})
-    assert isinstance(resident.respond(node, other), Joined)
+    assert isinstance(respond(node, other), Joined)
     assert selectors()["first_of_plugin"] == "Keep the first samples again."
     wrong = replace(request, run="2" * 32, plugins={"wrong.py": "x = 1 / 0"})
-    assert "can't be loaded, line 1: ZeroDivisionError" in resident.respond(node, wrong).error
-    not_any_more = resident.respond(Node(tmp_path / "open", "client0", None), Inspect(run=RUN))
-    assert "no longer says plugins=true" in not_any_more.error
+    assert "can't be loaded, line 1: ZeroDivisionError" in respond(node, wrong).error
+    not_any_more = respond(Node(tmp_path / "open", "client0", None), Inspect(run=RUN))
+    assert "only if it is started with the node config plugins=true" in not_any_more.error
 
 
 def selectors():

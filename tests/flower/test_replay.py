@@ -1,22 +1,25 @@
-"""The replay buffer of an app of one's own, and the resident process, without Flower's processes."""
+"""The replay buffer of an app of your own, and the resident process, without Flower's processes."""
 
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from torch import nn
 
-from coreplay.coordination import Server
+from coreplay import registry
+from coreplay.coordination import Method, Server, ServerStep, coordination_method
 from coreplay.errors import InputError
 from coreplay.flower import ReplayBuffer, choose_jointly, next_period
 from coreplay.flower.messages import from_record, to_record
 from coreplay.flower.node import BusyError, Node
 from coreplay.flower.replay import Offer
-from coreplay.flower.state_lock import lock_state
-from coreplay.replay import Store, path_for
+from coreplay.replay import Store, decode
 from coreplay.runtime.engine import EngineError
 from coreplay.runtime.requests import Contribute, Failed, KeptReply, Settle
 from tests.flower.nodes import Nodes
@@ -96,8 +99,8 @@ def test_repeated_samples_are_kept_under_keys_of_their_own(tmp_path):
 class App:
     """An app of somebody's own on nodes in this process; `data` may be changed between calls, as months pass."""
 
-    def __init__(self, nodes, budgets, sizes=None):
-        self.nodes, self.data = nodes, data
+    def __init__(self, nodes, budgets, sizes=None, method="corrective"):
+        self.nodes, self.data, self.method = nodes, data, method
         for k, budget in enumerate(budgets):
             size = sizes[k] if sizes else 64
             nodes.add("state", self._answer(budget, size), **{"client-id": f"c{k}"})
@@ -111,12 +114,14 @@ class App:
             def load(period):
                 return {name: values + shift for name, values in self.data(period).items()}
 
-            return ReplayBuffer(context, budget, sketch_size=size).answer(message, nn.Linear(3, 1), losses, load)
+            buffer = ReplayBuffer(context, budget, sketch_size=size, method=self.method)
+            return buffer.answer(message, nn.Linear(3, 1), losses, load)
 
         return answer
 
     def choose(self, period, **options):
-        return choose_jointly(self.nodes.grid, self.arrays, period=period, rounds=2, timeout=20, **options)
+        options |= {"method": self.method, "rounds": 2, "timeout": 20}
+        return choose_jointly(self.nodes.grid, self.arrays, period=period, **options)
 
     def next(self):
         return next_period(self.nodes.grid, clients=len(self.nodes.configs), timeout=20)
@@ -169,7 +174,7 @@ def test_a_period_that_was_cut_short_is_done_again_and_a_client_that_missed_one_
     app = App(nodes, [4, 4, 4])
     app.choose(0)
     held = app.held()
-    with Store.open(path_for(nodes.folder / "state", "c2").with_suffix("") / "buffers.sqlite") as store:
+    with Store.open(Node(nodes.folder / "state", "c2", None).folder / "buffers.sqlite") as store:
         store.rewind(-1)  # the server was killed before c2 had settled
     assert app.next() == 1  # most have
     assert app.choose(0).kept == {"c0": 4, "c1": 4, "c2": 4}
@@ -195,6 +200,45 @@ def test_one_of_two_clients_does_not_set_the_limit_of_its_own_budget(nodes):
     assert "'c1' takes no part in the coordination: it has a budget of 11, at most 10 is allowed" in problem
 
 
+@pytest.fixture
+def reading_columns():
+    """Register a coordination method that keeps the samples that arrived first, and of these the largest y."""
+    before = set(registry.own)
+
+    @coordination_method("reading_columns")
+    @dataclass(frozen=True, kw_only=True)
+    class ReadingColumns(Method):
+        """Keep the oldest samples."""
+
+        returns_selections: ClassVar[bool] = True
+        needs_all_rounds: ClassVar[bool] = False
+
+        def start(self, pool, rng):
+            x = np.zeros(pool.size)
+            x[np.lexsort((-pool.column("y"), pool.column("arrived")))[: pool.budget]] = 1.0
+            return x
+
+        def answer(self, pool, broadcast, past, rng):
+            return self.start(pool, rng)
+
+        def server_step(self, sums, clients, previous):
+            return ServerStep(sums[-1], 0.0)
+
+    yield
+    for key in set(registry.own) - before:
+        registry.forget(registry.own[key])
+
+
+def test_a_coordination_method_reads_the_columns_of_the_data_and_when_samples_arrived(nodes, reading_columns):
+    app = App(nodes, [4], method="reading_columns")
+    app.data = lambda period: data(period) | {"y": torch.arange(12.0) + 100 * period}
+    for period in range(2):
+        assert app.choose(period).kept == {"c0": 4}
+        (_, items) = app.held()["c0"]
+        assert [item.period for item in items] == [0] * 4
+        assert sorted(float(decode(item.payload)["y"]) for item in items) == [8, 9, 10, 11]
+
+
 def silent(message, context):
     reply = Failed(error="not today").answering(from_record(message.content), "")
     return Message(to_record(reply), reply_to=message)
@@ -206,10 +250,10 @@ from pathlib import Path
 from coreplay.flower import resident
 from coreplay.flower.messages import from_bytes, to_bytes
 from coreplay.flower.node import Node
-from coreplay.runtime.requests import Inspect
+from coreplay.runtime.requests import Evaluate
 node = Node(Path(sys.argv[1]), "ann", None, resident=True)
 for run in ("0" * 32, "1"):
-    print(from_bytes(resident.ask(node, to_bytes(Inspect(run=run)))).error, flush=True)
+    print(from_bytes(resident.ask(node, to_bytes(Evaluate(run=run)))).error, flush=True)
 """
 
 
@@ -265,13 +309,13 @@ def test_a_busy_resident_process_has_the_files_for_itself_and_ends_with_its_node
             assert asking.poll() is None
             assert time.monotonic() < until
             time.sleep(0.1)
-        with pytest.raises(BusyError, match="client-id"), lock_state(node, patience=0.5):
+        with pytest.raises(BusyError, match="client-id"), node.lock(patience=0.5):
             pass
     finally:
         owner.kill()
         owner.wait()
         asking.wait(20)
-    with lock_state(node, patience=20):
+    with node.lock(patience=20):
         pass
 
 

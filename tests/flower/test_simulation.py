@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from coreplay.coordination import Contribution, Session
+from coreplay.flower.connection import environment
 from coreplay.flower.deployment import free_port
-from coreplay.flower.environment import environment
 from coreplay.runtime import run
 from tests.flower.common import client_stores, command, config, digits, kept, left_of, lines, metrics, python
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("simulation")]  # Ray takes all cores: one at a time
 ROOT = Path(__file__).parents[2]
 
 
@@ -29,21 +29,21 @@ def written(tmp_path, settings) -> str:
 CAPTURE = """
 import sys
 from pathlib import Path
-from coreplay.flower import transport
+from coreplay.flower import grid
 from coreplay.flower.messages import from_record
 from coreplay.runtime import Config, run
 
 folder = Path(sys.argv[3])
 folder.mkdir()
-read = transport._read
+read = grid._read
 
-def recording(message, sent, strict):
+def recording(message, sent):
     found = from_record(message.content)
     for name, data in {"data": found.data, **{k: v.tobytes() for k, v in found.arrays.items()}}.items():
         (folder / f"{len(list(folder.iterdir()))}-{name}.bin").write_bytes(data)
-    return read(message, sent, strict)
+    return read(message, sent)
 
-transport._read = recording
+grid._read = recording
 run(Config.load(sys.argv[1]), sys.argv[2])
 """
 

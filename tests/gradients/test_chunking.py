@@ -9,8 +9,9 @@ from torch import nn
 from coreplay.errors import InputError
 from coreplay.gradients import gradient_matrix
 from coreplay.gradients.chunking import Passes
+from coreplay.gradients.ownership import MOST_SAMPLES, find_owners, signatures
 from coreplay.gradients.problem import Problem, select_parameters
-from coreplay.gradients.recorder import MOST_SAMPLES, find_owners, parameter_edges, signatures
+from coreplay.gradients.recorder import parameter_edges
 
 
 def test_signatures_identify_every_sample_even_of_tiny_gradients():
@@ -41,6 +42,12 @@ def test_rows_in_the_order_of_the_samples_are_checked_as_strictly():
         signed[row] += 2 * share * plain[2]
         assert find_owners(mixed, signed, 3) is None
     assert find_owners(plain * 1e308, plain * 1e308 * codes, 3) is None  # what overflowed tells nothing
+
+
+def test_rows_that_cannot_be_in_the_promised_order_have_no_owners():
+    assert find_owners(torch.ones(4, 2), None, 2).tolist() == [0, 0, 1, 1]
+    assert find_owners(torch.ones(1, 2), None, 2) is None
+    assert find_owners(torch.ones(3, 2), None, 2) is None
 
 
 def test_edges_stop_at_the_inputs_of_a_layer():

@@ -1,5 +1,7 @@
 """Pools larger than the memory limit: chunks, recomputation, a model that changes in between."""
 
+from concurrent.futures import ThreadPoolExecutor as Pool
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch.nn import functional
 from coreplay import InputError, gradient_matrix
 from coreplay.gradients import gram as gram_module
 from coreplay.gradients.factors import Lookup, Outer, merge
-from coreplay.gradients.gram import Side, built_gram, pair_gram, prefer_pairs
+from coreplay.gradients.gram import built_gram, pair_gram, prefer_pairs
 
 
 class Tagger(nn.Module):
@@ -47,6 +49,22 @@ def test_pool_larger_than_the_limit(check, limit):
     assert np.allclose(G.combine(np.ones(24)), gradient_matrix(model, tag, ids).combine(np.ones(24)), atol=1e-12)
 
 
+def test_threads_share_the_products_and_change_nothing(monkeypatch):
+    model, ids = Tagger().double(), torch.randint(0, 30, (24, 4))
+    alone = gradient_matrix(model, tag, ids).gram()
+    used = []
+    monkeypatch.setattr(
+        gram_module, "ThreadPoolExecutor", lambda *given, **more: used.append(given) or Pool(*given, **more)
+    )
+    torch.set_num_threads(2)
+    try:
+        np.testing.assert_allclose(gradient_matrix(model, tag, ids).gram(), alone, rtol=1e-12)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert used == [(2,)]
+
+
 def test_kept_factors_outlive_training_but_recomputation_does_not():
     model, ids = Tagger(), torch.randint(0, 30, (24, 4))
     kept, partial = gradient_matrix(model, tag, ids), gradient_matrix(model, tag, ids, memory_limit=60_000)
@@ -82,7 +100,8 @@ def test_both_forms_agree(makers):
     assert torch.allclose(pairs, built)
     symmetric, whole = torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
     pair_gram(symmetric, sides[1], sides[1], symmetric=True)
-    built_gram(whole, [(0, sides[1])], None, workspace=20_000)
+    block = [(0, sides[1])]
+    built_gram(whole, block, block, workspace=20_000)
     assert torch.allclose(symmetric.triu(), whole.triu())
 
 
@@ -109,24 +128,14 @@ def test_layers_with_one_input_are_multiplied_as_one(check, limit):
 
 
 def test_the_cheaper_form_is_chosen():
-    def side(n, tokens, left, right):
+    def preferred(n, tokens, left, right):
         owner = torch.arange(n).repeat_interleave(tokens)
-        return Side(
-            n,
-            [
-                (
-                    0,
-                    merge(
-                        [Outer(torch.zeros(n * tokens, left), torch.zeros(n * tokens, right), owner)],
-                        (left, right),
-                        n,
-                    ),
-                )
-            ],
-        )
+        outer = Outer(torch.zeros(n * tokens, left), torch.zeros(n * tokens, right), owner)
+        block = [(0, merge([outer], (left, right), n))]
+        return prefer_pairs(block, block, n, n)
 
-    assert prefer_pairs(side(64, 2, 3000, 300), None)  # a decoder at a few masked positions
-    assert not prefer_pairs(side(64, 60, 300, 300), None)  # long sequences
+    assert preferred(64, 2, 3000, 300)  # a decoder at a few masked positions
+    assert not preferred(64, 60, 300, 300)  # long sequences
     assert gram_module._PER_PAIR > 0
 
 

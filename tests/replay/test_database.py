@@ -16,12 +16,12 @@ def path(tmp_path):
 
 def filled(path, clients=30):
     with Store.open(path) as store:
-        store.replace_all([buffer_of(f"client {k}", 0) for k in range(clients)])
+        store.replace(*[buffer_of(f"client {k}", 0) for k in range(clients)])
 
 
 def test_a_file_that_is_no_database(path):
     path.write_text("these are my notes\n" * 300)
-    with pytest.raises(ReplayError, match="it is no SQLite database"):
+    with pytest.raises(ReplayError, match="is no SQLite database"):
         Store.open(path)
     assert path.read_text() == "these are my notes\n" * 300
 
@@ -116,7 +116,7 @@ def test_places_where_no_store_can_be(tmp_path):
 def test_a_file_that_may_not_be_written(path):
     filled(path)
     path.chmod(0o400)
-    with pytest.raises(ReplayError, match="it can't be written"):
+    with pytest.raises(ReplayError, match="can't be written"):
         Store.open(path)
 
 
@@ -124,7 +124,7 @@ def test_a_store_that_another_process_keeps_locked(path, monkeypatch):
     monkeypatch.setattr("coreplay.replay.database.PATIENCE", 0.01)
     with Store.open(path) as store, Store.open(path) as other:
         other._db.execute("BEGIN IMMEDIATE")
-        with pytest.raises(ReplayError, match="another process keeps it locked"):
+        with pytest.raises(ReplayError, match="is locked by another process"):
             store.replace(buffer_of("ann", 0))
         assert store.clients() == []  # reading goes on
         other._db.execute("ROLLBACK")

@@ -23,7 +23,7 @@ def runs(tmp_path_factory):
 def written(runs, tmp_path_factory):
     """Write the report on those runs once."""
     said = []
-    report = write([runs], tmp_path_factory.mktemp("report") / "report", gradient_maps=2, say=said.append)
+    report = write([runs], tmp_path_factory.mktemp("report") / "report", say=said.append)
     return report, said
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coreplay.learning import FlatModel
-from coreplay.runtime import Config, ProcessesEngine, prepare, run
+from coreplay.runtime import Config, SerialEngine, prepare, run
 
 TINY = {
     "stream": {"options": {"num_clients": 5, "num_periods": 3, "samples": 10}},
@@ -36,9 +36,9 @@ STRATEGIES = (
 
 
 def make_runs(folder: Path, seeds: tuple[int, ...], base: dict = TINY, changes: tuple[dict, ...] = STRATEGIES) -> Path:
-    """Carry out runs of some strategies and seeds on one set of workers; return the folder that holds them."""
+    """Carry out runs of some strategies and seeds in this process; return the folder that holds them."""
     things = prepare(Config.make(base))
-    with ProcessesEngine(things.stream, things.task, things.start, 1) as engine:
+    with SerialEngine(things.stream, things.task, things.start) as engine:
         for seed in seeds:
             start = FlatModel(things.task.model(seed)).numpy().copy()
             for change in changes:

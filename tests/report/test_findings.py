@@ -8,9 +8,8 @@ import pytest
 
 from coreplay.report.compare import group_runs
 from coreplay.report.figures import by_test_period
-from coreplay.report.findings import diverged, missing_seeds, missing_tests, summarize
 from coreplay.report.load import Finished
-from coreplay.report.tables import differences, results
+from coreplay.report.tables import differences, diverged, missing_seeds, missing_tests, results, summarize
 from coreplay.runtime import Config, Run
 from coreplay.tasks import PeriodMatrix
 

@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coreplay.report.html import clean, escaped
+from coreplay.report.html import escaped
 from coreplay.report.renderer import inline_svg
-from coreplay.report.tables import Table, csv_text
+from coreplay.report.tables import Table
+from coreplay.report.text import clean, csv_text
 
 texts = st.text(st.characters(exclude_categories=[])) | st.sampled_from(
     ["</script><img src=x onerror=alert(1)>", "<!--<script>", "%{x}", "$\\frac", "\ud800", "'\"&lt;", "\u2028"]

@@ -19,6 +19,8 @@ from coreplay.runtime import Config
 from coreplay.runtime.run_index import list_runs
 from tests.report.making import SEEDS
 
+pytestmark = pytest.mark.xdist_group("report")  # which share runs and a report
+
 
 def summary(runs, name, seed):
     return json.loads((runs / f"{name}-seed{seed}" / "summary.json").read_text())["metrics"]
@@ -37,13 +39,6 @@ def test_finished_runs_are_found_at_any_depth_and_others_named(runs, written):
     assert any("damaged" in text for text in report.left_out)
     assert len(report.left_out) == 2
     assert sum(text.startswith("warning: left out") for text in said) == 2
-
-
-def test_the_maps_of_all_clients_have_the_same_columns(written):
-    rows = table(written[0], "map")
-    assert len({row["client"] for row in rows}) == 2
-    assert set(rows[0]) >= {"component 1", "component 2"}
-    assert all(np.isfinite([float(row["component 1"]), float(row["component 2"])]).all() for row in rows)
 
 
 def test_nothing_finished_is_an_error(tmp_path, runs):
@@ -104,35 +99,20 @@ def test_every_figure_and_table_is_there_as_files(written):
     names = {path.name for path in report.folder.iterdir()}
     assert names == {path.name for path in report.files}
     assert names <= FILES
-    expected = {f"{name}.{suffix}" for name in (*FIGURES, "map") for suffix in ("png", "svg", "csv")}
+    expected = {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg", "csv")}
     assert names == {"index.html"} | expected | {f"{name}.{suffix}" for name in TABLES for suffix in ("csv", "md")}
     assert all(path.stat().st_size > 100 for path in report.files)
     group = report.sections[0].group
     assert [figure.name for make in FIGURES.values() if (figure := make(group))] == list(FIGURES)
-    assert {figure.name for figure in report.sections[0].figures} == {*FIGURES, "map"}
+    assert {figure.name for figure in report.sections[0].figures} == set(FIGURES)
     json.dumps(report.to_json(), allow_nan=False)
 
 
-def test_the_map_shows_what_the_buffers_hold(runs, written):
-    from coreplay.replay import Store
-
-    figure = next(figure for figure in written[0].sections[0].figures if figure.name == "map")
-    assert len({panel.choice["client"] for panel in figure.panels}) == 2
-    panel = next(p for p in figure.panels if p.choice["budget"] == "4" and p.choice["strategy"] == "naive_uniform")
-    offered, kept = panel.chart.series
-    with Store.open(runs / "naive_uniform-4-seed0/buffers.sqlite") as store:
-        items = store.load(panel.choice["client"]).items
-    assert len(kept.x) == len(items) == 4
-    periods = sorted(f"arrived in period {item.period + 1}" for item in items)
-    assert sorted(kept.notes) == periods  # and no text of the sample, unless it is asked for
-    assert len(offered.x) > 0
-
-
 def test_an_old_report_is_replaced_and_other_folders_are_not_touched(runs, tmp_path, undrawn):
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report/map.png").write_text("old")
+    (tmp_path / "report/group-1").mkdir(parents=True)
+    (tmp_path / "report/group-1/results.md").write_text("old")
     report = write([runs / "none-seed0", runs / "corrective-2-seed0"], tmp_path / "report")
-    assert not (tmp_path / "report/map.png").exists()
+    assert not (tmp_path / "report/group-1/results.md").exists()
     assert any("One seed" in note for note in report.sections[0].notes)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("")
@@ -224,32 +204,19 @@ def test_convergence_shows_every_method_that_has_rounds(runs, tmp_path):
     assert [spread.mean for spread in lines.y] == pytest.approx([1, 1 / 2, 1 / 3])
 
 
-def test_a_stream_that_is_gone_is_said(runs, tmp_path, undrawn):
-    for name in ("none-seed0", "corrective-2-seed0"):
-        shutil.copytree(runs / name, tmp_path / name)
-        stream = {"stream": {"source": "files", "options": {"path": str(tmp_path / "gone.jsonl")}}}
-        config = Config.load(tmp_path / name / "config.toml").model_dump() | stream
-        (tmp_path / name / "config.toml").write_text(Config.make(config).toml())
-    report = write([tmp_path], tmp_path / "report", gradient_maps=1)
-    assert any("no map of the gradient space" in note and "gone.jsonl" in note for note in report.sections[0].notes)
-    assert "gone.jsonl" in report.page.read_text()
-
-
 @source("loud")
 def loud() -> FederatedStream:
     """Refuse to be loaded."""
     raise InputError("the loud source was loaded")
 
 
-def test_a_report_loads_no_stream_unless_asked(runs, tmp_path, undrawn):
+def test_a_report_loads_no_stream(runs, tmp_path, undrawn):
     shutil.copytree(runs / "corrective-2-seed0", tmp_path / "runs/nice")
     place = tmp_path / "runs/nice/config.toml"
     stream = {"stream": {"source": "loud", "options": {}}}
     place.write_text(Config.make(Config.load(place).model_dump() | stream).toml())
     report = write([tmp_path / "runs"], tmp_path / "report")
-    assert not any("map" in note for note in report.sections[0].notes)
-    asked = write([tmp_path / "runs"], tmp_path / "report", gradient_maps=1)
-    assert any("the loud source was loaded" in note for note in asked.sections[0].notes)
+    assert report.sections[0].group.setting["stream.source"] == "loud"
 
 
 def test_the_same_strategy_budget_and_seed_with_other_numbers_is_said(runs, tmp_path):

@@ -1,4 +1,4 @@
-"""The client runtime by itself: what it holds, erasure, repeated and unknown requests."""
+"""The client runtime by itself: what it holds, erasure, repeated, incomplete and unknown requests."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_what_is_held_and_erasure(runtime):
     gone = runtime.store.load(client).items[0].key
     assert runtime.handle(client, Erase(key=gone)).kept == 3
     assert gone not in {item.key for item in runtime.store.load(client).items}
-    with pytest.raises(ReplayError, match="keeps no sample"):
+    with pytest.raises(ReplayError, match="has no sample"):
         runtime.handle(client, Erase(key=gone))
 
 

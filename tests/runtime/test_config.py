@@ -68,7 +68,7 @@ def test_changes_by_dotted_name_change_a_preset():
         ("[replay]\nstrategy = 'balanced'\noptions = { turns = 0 }", "option 'turns' of .* got 0: must be at least 1"),
         ("[replay]\nstrategy = 'none'\noptions = { x = 1 }", "unknown option 'x' of strategy 'none'"),
         ("[replay]\nstrategy = 'exact'\noptions = { timelimit = 1 }", "did you mean 'time_limit'"),
-        ("[replay.client_budgets]\nann = 0", "budget of client 'ann'"),
+        ("[replay.client_budgets]\nann = 0", "replay.client_budgets.ann = 0: must be at least 1"),
         ("[stream]\nsource = 'syntetic'", "did you mean 'synthetic'"),
         ("[stream]\noptions = { num_client = 3 }", "did you mean 'num_clients'"),
         ("[stream]\nsource = 'files'", "source 'files' needs the option 'path'"),

@@ -15,9 +15,26 @@ import pytest
 from coreplay.errors import InputError
 from coreplay.learning import FlatModel, Methods, Turn, train
 from coreplay.replay import Store
-from coreplay.runtime import ProcessesEngine, WorkerError, prepare, run
+from coreplay.runtime import Config, ProcessesEngine, WorkerError, prepare, run
+from coreplay.runtime.config import ContinualConfig
+from coreplay.runtime.engines.importing import check_missing
 from coreplay.runtime.events import Problem
-from tests.runtime.common import config, records, train_round
+from tests.runtime.common import TINY, config, records, train_round
+
+pytestmark = pytest.mark.xdist_group("processes")  # which share engines
+
+
+def digits(**changes):
+    """Return a configuration for processes of a test's own: with texts each spends seconds on loading transformers."""
+    data = {"stream": {"source": "digits", "options": {"num_clients": 4, "num_periods": 2}}}
+    data |= {"task": {"name": "image_classification", "options": {"channels": 2}}}
+    data |= {name: TINY[name] for name in ("federated", "replay", "gradients", "engine")}
+    return Config.make(data, {name.replace("__", "."): value for name, value in changes.items()})
+
+
+@pytest.fixture(scope="module")
+def images():
+    return prepare(digits())
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +110,8 @@ def test_two_workers_one_and_none_give_the_same_bits(changes, things, engine, si
             assert all(0 < held[client] <= budgets[client] for client in held)
 
 
-def test_a_killed_worker_is_replaced_and_its_clients_tried_again(things, tmp_path):
-    whole = run(config(), tmp_path / "whole", prepared=things)
+def test_a_killed_worker_is_replaced_and_its_clients_tried_again(images, tmp_path):
+    whole = run(digits(engine__name="serial"), tmp_path / "whole", prepared=images)
     warnings = []
 
     def kill_once(event):
@@ -103,8 +120,8 @@ def test_a_killed_worker_is_replaced_and_its_clients_tried_again(things, tmp_pat
         if event.kind == "round" and event.round == 0 and event.period == 1:
             os.kill(pids(own)[-1], signal.SIGKILL)
 
-    with ProcessesEngine(things.stream, things.task, things.start, workers=2) as own:
-        broken = run(config(), tmp_path / "broken", prepared=things, observer=kill_once, engine=own)
+    with ProcessesEngine(images.stream, images.task, images.start, workers=2) as own:
+        broken = run(digits(), tmp_path / "broken", prepared=images, observer=kill_once, engine=own)
     assert len(warnings) == 1
     assert "signal 9" in warnings[0]
     assert broken.metrics == whole.metrics
@@ -117,10 +134,10 @@ def pids(engine: ProcessesEngine) -> list[int]:
 
 FAILING = """
 class Failing:
-    'A task whose training fails on one text, as often as a file says.'
+    'A task whose training fails on one sample, as often as a file says.'
 
-    def __init__(self, task, text, counter):
-        self._task, self._text, self._counter = task, text, counter
+    def __init__(self, task, number, counter):
+        self._task, self._number, self._counter = task, number, counter
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -128,7 +145,7 @@ class Failing:
         return getattr(self._task, name)
 
     def collate(self, samples, view=None):
-        if view is not None and self._text in samples.texts:
+        if view is not None and self._number in samples.ids:
             left = int(self._counter.read_text())
             if left:
                 self._counter.write_text(str(left - 1))
@@ -137,24 +154,24 @@ class Failing:
 """
 
 
-def test_a_client_that_fails_is_tried_once_more_and_named(things, tmp_path, monkeypatch):
-    client = things.stream.clients[0]
+def test_a_client_that_fails_is_tried_once_more_and_named(images, tmp_path, monkeypatch):
+    client = images.stream.clients[0]
     counter = tmp_path / "failures"
     (tmp_path / "failing.py").write_text(FAILING)
     monkeypatch.syspath_prepend(tmp_path)
-    task = import_module("failing").Failing(things.task, things.stream.samples(client, 0).texts[0], counter)
+    task = import_module("failing").Failing(images.task, images.stream.samples(client, 0).ids[0], counter)
     told = []
-    with ProcessesEngine(things.stream, task, things.start, workers=1) as made:
-        made.begin(config(), tmp_path)
+    with ProcessesEngine(images.stream, task, images.start, workers=1) as made:
+        made.begin(digits(), tmp_path)
         made.rewind(-1)
         counter.write_text("1")
-        first = train_round(made, [client], things.start, told.append)
-        again = train_round(made, [client], things.start, told.append)
+        first = train_round(made, [client], images.start, told.append)
+        again = train_round(made, [client], images.start, told.append)
         np.testing.assert_array_equal(first.sums["change"], again.sums["change"])
         assert next(r.text for r in told if isinstance(r, Problem)).startswith(f"client {client!r} failed")
         counter.write_text("2")
         with pytest.raises(WorkerError, match="failed twice: the sensor is gone\nTraceback") as caught:
-            train_round(made, [client], things.start, told.append)
+            train_round(made, [client], images.start, told.append)
         assert repr(client) in str(caught.value)
         (worker,) = pids(made)
     assert not Path(f"/proc/{worker}").exists(), "closing leaves no process"
@@ -170,17 +187,16 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_anywhere_and_resumed_gives_the_same_bits(things, engine, tmp_path):
-    settings = config()
-    run(settings, tmp_path / "whole", prepared=things, engine=engine)
+def test_killed_anywhere_and_resumed_gives_the_same_bits(images, tmp_path):
+    settings = digits(federated__rounds=20, engine__workers=2)
+    run(digits(federated__rounds=20, engine__name="serial"), tmp_path / "whole", prepared=images)
     (tmp_path / "run.toml").write_text(settings.toml())
     (tmp_path / "program.py").write_text(SCRIPT)
     arguments = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "killed")]
     process = subprocess.Popen([*arguments, "new", str(tmp_path / "run.toml")])
-    checkpoint = tmp_path / "killed/checkpoint.safetensors"
-    while not checkpoint.exists() and process.poll() is None:
+    rounds = tmp_path / "killed/rounds.jsonl"
+    while process.poll() is None and not (rounds.exists() and len(rounds.read_text().splitlines()) > 3):
         time.sleep(0.01)
-    time.sleep(0.3)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed/summary.json").exists(), "killed too late to show anything"
@@ -192,9 +208,9 @@ class Unseen:
     """A task in a module that a worker can't import."""
 
 
-def test_a_task_that_workers_can_not_import_is_explained(things):
+def test_a_task_that_workers_can_not_import_is_explained(images):
     with pytest.raises(InputError, match=r"can't import the task: No module named .* define its class in a module"):
-        ProcessesEngine(things.stream, Unseen(), things.start, workers=1)
+        ProcessesEngine(images.stream, Unseen(), images.start, workers=1)
 
 
 SELECTOR = """
@@ -250,6 +266,21 @@ def test_what_workers_can_not_import_is_explained_before_any_training(case, tmp_
     assert re.search(words, last)
     assert done.stderr.count("Traceback") == 1
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (("continual method", "mine"), "continual method 'mine' is unknown to worker processes"),
+        (("coordination method", "corrective"), "strategy 'corrective' is unknown to worker processes"),
+        (("algorithm", "fedavg"), "algorithm 'fedavg' is unknown to worker processes"),
+    ],
+)
+def test_what_a_run_needs_and_workers_do_not_know_is_named(key, words):
+    settings = config().model_copy(update={"continual": ContinualConfig(methods=["mine"])})
+    check_missing(settings, {("method", "another")})
+    with pytest.raises(InputError, match=words):
+        check_missing(settings, {("method", "another"), key})
 
 
 def test_folders_that_are_taken_or_damaged(things, engine, tmp_path):

@@ -9,7 +9,7 @@ from torch import nn
 from coreplay.data import load
 from coreplay.errors import InputError
 from coreplay.learning import FlatModel, RoundInfo, make_algorithm
-from coreplay.report.terminal import run_table
+from coreplay.report.text import run_table
 from coreplay.runtime import Config, Run, RunFolder, Trainer
 from coreplay.runtime.engine import Engine
 from coreplay.runtime.requests import Evaluate, EvaluateReply, TrainReply
@@ -108,7 +108,7 @@ def test_clients_whose_test_sets_are_missing_are_in_all_records(stream, tmp_path
     assert [event.facts.get("missing") for event in told if event.kind == "evaluated"] == [None, ["client1"]]
     (listed,) = list_runs(tmp_path)
     assert listed.missing == ("client1",)
-    assert "| 2* | 0.7000 | – |" in run_table(run.summary)
+    assert r"| 2\* | 0.7000 | – |" in run_table(run.summary)
     assert r"\* After period 2, measured on the test sets of all clients but 'client1'." in run_table(run.summary)
 
     text = (tmp_path / "run/summary.json").read_text()

@@ -1,7 +1,6 @@
 """Classification, a task of one's own, and the example."""
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -151,10 +150,10 @@ def test_every_task_describes_itself():
     assert all(len(text) > 20 for text in tasks().values())
 
 
-def test_the_example_of_an_own_task_learns_and_is_short():
+def test_the_example_of_an_own_task_learns_and_is_short(capsys):
     path = ROOT / "examples" / "own_task.py"
-    shown = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True).stdout
-    before, after = (float(line.rpartition(" ")[2]) for line in shown.splitlines())
+    runpy.run_path(str(path), run_name="__main__")
+    before, after = (float(line.rpartition(" ")[2]) for line in capsys.readouterr().out.splitlines())
     assert after < before / 4
     code = path.read_text().partition("class ")[2].partition("if __name__")[0]
     assert len(code.splitlines()) <= 30

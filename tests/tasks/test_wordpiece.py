@@ -66,7 +66,8 @@ def test_the_order_of_texts_does_not_matter(texts, random):
     assert train(texts, 30) == train(shuffled, 30)
 
 
-def test_vocabulary_and_masks_are_the_same_in_fresh_processes():
+def test_vocabulary_and_masks_are_the_same_in_fresh_processes(capsys):
+    """Whatever the order of sets is: this process hashes texts in its own way, too."""
     script = (
         "import hashlib, torch\n"
         "from coreplay.data import load\n"
@@ -83,8 +84,10 @@ def test_vocabulary_and_masks_are_the_same_in_fresh_processes():
     )
     shown = {
         subprocess.check_output([sys.executable, "-c", script], text=True, env=os.environ | {"PYTHONHASHSEED": seed})
-        for seed in ("0", "1", "random")
+        for seed in ("0", "random")
     }
+    exec(script, {})
+    shown.add(capsys.readouterr().out)
     assert len(shown) == 1
     assert shown.pop().startswith("330 ")
 

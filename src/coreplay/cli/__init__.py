@@ -5,7 +5,6 @@ Heavy libraries are imported inside the commands that use them, so that `corepla
 
 import json
 import math
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -14,7 +13,6 @@ from typer.core import TyperArgument, TyperCommand
 from coreplay.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o")]
 Options = Annotated[
     list[str] | None, typer.Option("--option", help="Option as name=value; the value may be JSON. Repeatable.")
 ]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from coreplay import __version__
-from coreplay.cli import Command, Json, Plugins, data, flower, load_plugins, report, run, select, sweep
+from coreplay.cli import Command, Json, Plugins, data, flower, load_plugins, run, select, sweep
 from coreplay.cli.progress import echo
 from coreplay.errors import InputError
 
@@ -28,7 +28,7 @@ _LISTS = {  # command: what it lists, and the function that returns names with d
         "coreplay.learning",
         "continual_methods",
     ),
-    "tasks": ("tasks", "coreplay.tasks.api", "tasks"),
+    "tasks": ("tasks", "coreplay.tasks", "tasks"),
     "trackers": ("trackers, which also receive the metrics of a run", "coreplay.runtime.tracker", "trackers"),
 }
 _python_shows = warnings.showwarning
@@ -43,7 +43,7 @@ app = typer.Typer(
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
-for command in (sweep.demo, run.run, run.runs, sweep.sweep, report.report, select.select, select.coordinate):
+for command in (sweep.demo, run.run, run.runs, sweep.sweep, sweep.report, select.select, select.coordinate):
     app.command(cls=Command)(command)
 app.command("near-optimality", cls=Command)(select.near_optimality)
 app.add_typer(data.app, name="data")

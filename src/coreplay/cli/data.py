@@ -2,16 +2,17 @@
 
 import json
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coreplay.cli import Command, Json, Plugins, Seed, load_plugins, parse_options
 from coreplay.cli.progress import echo, progress_bar
 from coreplay.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from coreplay.data import FederatedStream
 
 app = typer.Typer(
     help="Streams: make them from files, data sets or the embedded grammar, and see what they are like.",
@@ -41,15 +42,20 @@ def make(
 
     Example: `coreplay data make huggingface -o out.parquet --option path=folder --option columns.client=user`
     """
-    from coreplay.data import load, save
+    from coreplay.data import save
     from coreplay.data.sources.files import check_output
 
     check_output(output)
     load_plugins(plugin)
-    with _warnings(), progress_bar(f"making {output}"):
-        stream = load(source, **_tables(option))
+    stream = _load(source, _tables(option), f"making {output}")
+    with progress_bar(f"writing {output}"):
         save(stream, output)
-    _report(stream, output, as_json)
+    tests = int(stream.test.sum())
+    facts = {"clients": len(stream.clients), "periods": stream.periods, "samples": len(stream), "test_samples": tests}
+    if as_json:
+        echo(json.dumps(facts | {"file": str(output), "notes": list(stream.notes)}))
+    else:
+        echo(f"{', '.join(f'{value} {name}' for name, value in facts.items())}: {output}".replace("_", " "))
 
 
 @app.command(cls=Command)
@@ -76,8 +82,10 @@ def describe(
 
     Example: `coreplay data describe synthetic --option num_clients=200`
     """
-    from coreplay.data import load, sources
+    from coreplay.data import sources
     from coreplay.data.describe import describe as measure
+    from coreplay.report.renderer import save_figure
+    from coreplay.report.studies import stream_figure, stream_table
 
     if figure is not None and figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {str(figure)!r} has suffix {figure.suffix!r}: use .png or .svg")
@@ -85,20 +93,14 @@ def describe(
     if file not in sources() and not Path(file).suffix and not Path(file).exists():
         raise unknown("file or source", file, sources())
     source, path = (file, {}) if file in sources() else ("files", {"path": file})
-    with _warnings(), progress_bar(f"reading {file}"):
-        stream = load(source, **path | _tables(option))
+    stream = _load(source, path | _tables(option), f"reading {file}")
     with progress_bar("measuring"):
         found, details = measure(stream, seed)
     if figure is not None:
-        from coreplay.report.renderer import save_figure
-        from coreplay.report.studies import stream_figure
-
         save_figure(stream_figure(Path(file).name, found, details), figure)
     if as_json:
         echo(json.dumps(found.to_json()))
         return
-    from coreplay.report.studies import stream_table
-
     echo(stream_table(Path(file).name, found))
     if figure is not None:
         echo(f"written: {figure}")
@@ -118,23 +120,13 @@ def _tables(pairs: list[str] | None) -> dict[str, Any]:
     return options
 
 
-@contextmanager
-def _warnings() -> Iterator[None]:
-    """Show what was skipped as one line each on standard error."""
-    from coreplay.data import DataWarning
+def _load(source: str, options: dict[str, Any], title: str) -> "FederatedStream":
+    """Load a stream, and show what was skipped as one line each on standard error."""
+    from coreplay.data import DataWarning, load
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DataWarning)
-        yield
-    for warning in caught:
-        if issubclass(warning.category, DataWarning):
-            echo(f"warning: {warning.message}", err=True)
-
-
-def _report(stream: Any, output: Path, as_json: bool) -> None:
-    tests = int(stream.test.sum())
-    facts = {"clients": len(stream.clients), "periods": stream.periods, "samples": len(stream), "test_samples": tests}
-    if as_json:
-        echo(json.dumps(facts | {"file": str(output), "notes": list(stream.notes)}))
-    else:
-        echo(f"{', '.join(f'{value} {name}' for name, value in facts.items())}: {output}".replace("_", " "))
+    with progress_bar(title), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        stream = load(source, **options)
+    for note in stream.notes:
+        echo(f"warning: {note}", err=True)
+    return stream

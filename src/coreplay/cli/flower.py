@@ -66,15 +66,13 @@ def up(
 
 
 @app.command(cls=Command)
-def init(
-    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
-) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
     """Write a complete Flower app that carries out a run: change it as you like, start it with `flwr run`.
 
     Example: `coreplay flower init my-app`
     """
     _needed()
-    from coreplay.flower.app_template import write_app
+    from coreplay.flower.launch import write_app
 
     name = "".join(character if character.isalnum() else "-" for character in folder.absolute().name.lower()).strip("-")
     for path in write_app(folder, name or "coreplay-run"):

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from coreplay.report.html import clean
-from coreplay.report.terminal import duration, without
+from coreplay.report.text import clean, duration, sweep_table, which_test_sets
 
 if TYPE_CHECKING:
-    from coreplay.experiments.scheduler import RunStatus, SweepStatus
-    from coreplay.experiments.sweep import Planned
+    from coreplay.experiments.scheduler import SweepStatus
     from coreplay.runtime import Event, Observer
 
 
@@ -55,15 +53,14 @@ def show_markdown(text: str) -> None:
 class Status:
     """Where a run is, from its events."""
 
-    title: str = ""
     clock: Callable[[], float] = time.monotonic
     rounds: list[int] = field(default_factory=list)  # of each period
     period: int = 0
     round: int = 0
     clients: str = ""
     loss: float | None = None  # of the last round of this period
-    figures: dict[str, float] = field(default_factory=dict)
-    measured: int = 0  # the period after which the figures were measured
+    scores: str = ""
+    evaluated: int = 0  # the period after which the scores were measured
     doing: str = "preparing the data and the model"  # before the run begins
     steps: float = 0.0  # rounds trained, with the part of the current one
     began: float = 0.0
@@ -72,48 +69,35 @@ class Status:
     def take(self, event: "Event") -> None:
         """Update the status."""
         facts = event.facts
-        if event.kind == "starting":
-            self.doing = f"starting {facts['workers']} worker process{'' if facts['workers'] == 1 else 'es'}"
         if event.period != self.period:
             self.loss = None
         self.period, self.round, self.clients = event.period, event.round, ""
         if event.kind == "begin":
             self.rounds, self.began = facts["rounds"], self.clock()
+            self.first = sum(self.rounds[: event.period]) + event.round
         self.steps = sum(self.rounds[: event.period]) + event.round
-        if event.kind == "begin":
-            self.first = self.steps
+        if event.kind == "starting":
+            self.doing = f"starting {facts['workers']} worker process{'' if facts['workers'] == 1 else 'es'}"
         elif event.kind == "client" and facts["of"]:
             done = min(facts["done"], facts["of"])
             self.clients = f"client {done}/{facts['of']}"
-            self.steps += done / facts["of"] if event.round < self._rounds else 0
+            self.steps += done / facts["of"] if event.round < self.rounds_of_period else 0
         elif event.kind == "round":
             self.loss = facts["loss"]
             self.steps += 1
         elif event.kind == "evaluated":
-            self.figures = {name: value for name, value in facts.items() if name != "missing"}
-            self.measured = event.period
+            self.scores = ", ".join(f"{name} {value:.4g}" for name, value in facts.items() if name != "missing")
+            self.evaluated = event.period
 
     @property
-    def total(self) -> int:
-        """All rounds of the run."""
-        return sum(self.rounds)
-
-    @property
-    def periods(self) -> int:
-        """All periods of the run."""
-        return len(self.rounds)
-
-    @property
-    def _rounds(self) -> int:
+    def rounds_of_period(self) -> int:
         """The rounds of the current period."""
-        return self.rounds[self.period] if self.period < self.periods else 0
+        return self.rounds[self.period] if self.period < len(self.rounds) else 0
 
-    def seconds_left(self) -> float | None:
-        """Return the seconds that the rest takes at the pace so far; None before there is a pace."""
-        gone = self.steps - self.first
-        if gone <= 0:
-            return None
-        return (self.clock() - self.began) * (self.total - self.steps) / gone
+    def time_left(self) -> str:
+        """Return how long the rest takes at the pace so far; empty before there is a pace, and at the end."""
+        gone, rest = self.steps - self.first, sum(self.rounds) - self.steps
+        return f"about {duration((self.clock() - self.began) * rest / gone)} left" if gone > 0 and rest > 0 else ""
 
     def line(self) -> str:
         """Return the status in one line.
@@ -127,77 +111,71 @@ class Status:
         """
         if not self.rounds:
             return self.doing
-        parts = [f"period {min(self.period + 1, self.periods)}/{self.periods}"]
-        parts.append(
-            f"round {self.round + 1}/{self._rounds}" if self.round < self._rounds else "evaluating and selecting"
-        )
-        parts += [self.clients] if self.clients else []
-        parts += [] if self.loss is None else [f"loss {self.loss:.4g}"]
-        when = "" if self.measured == self.period else f" after period {self.measured + 1}"
-        return ", ".join(parts + [f"{name} {value:.4g}{when}" for name, value in self.figures.items()])
+        training = self.round < self.rounds_of_period
+        parts = [
+            f"period {min(self.period + 1, len(self.rounds))}/{len(self.rounds)}",
+            f"round {self.round + 1}/{self.rounds_of_period}" if training else "evaluating and selecting",
+            self.clients,
+            "" if self.loss is None else f"loss {self.loss:.4g}",
+            self.scores
+            + (f" after period {self.evaluated + 1}" if self.scores and self.evaluated != self.period else ""),
+        ]
+        return ", ".join(filter(None, parts))
 
 
 @contextmanager
-def following(title: str = "") -> Iterator["Observer"]:
+def following() -> Iterator["Observer"]:
     """Give an observer that shows the events of a run on standard error."""
     if sys.stderr.isatty():
-        with _live(title) as observer:
+        with _live() as observer:
             yield observer
     else:
-        yield _plain(title)
+        yield _plain()
 
 
-def _plain(title: str) -> "Observer":
-    status = Status(title)
+def _plain() -> "Observer":
+    status = Status()
 
     def observe(event: "Event") -> None:
         status.take(event)
-        facts = event.facts
-        text = None
+        facts, period = event.facts, f"period {event.period + 1}/{len(status.rounds)}"
+        text = ""
         if event.kind == "starting":
             text = status.line()
         elif event.kind == "begin" and (event.period or event.round):
             text = f"resuming at period {event.period + 1}, round {event.round + 1}"
         elif event.kind == "round":
-            left = status.seconds_left()
-            text = status.line() + (f", about {duration(left)} left" if left else "")
+            text = ", ".join(filter(None, [status.line(), status.time_left()]))
         elif event.kind == "evaluated":
-            figures = ", ".join(f"{name} {value:.4g}" for name, value in facts.items() if name != "missing")
-            where = without(facts.get("missing", ()))
-            text = f"period {event.period + 1}/{status.periods} is trained: {figures} on {where}"
+            text = f"{period} is trained: {status.scores} on {which_test_sets(facts.get('missing', ()))}"
         elif event.kind == "selected":
-            kept = f"{facts['clients']} clients selected, {facts['kept']} samples kept"
-            text = f"period {event.period + 1}/{status.periods}: {kept}"
+            text = f"{period}: {facts['clients']} clients selected, {facts['kept']} samples kept"
         elif event.kind == "warning":
             text = f"warning: {facts['text']}"
-        if text is not None:
-            echo(f"{title}: {text}" if title else text, err=True)
+        if text:
+            echo(text, err=True)
 
     return observe
 
 
 @contextmanager
-def _live(title: str) -> Iterator["Observer"]:
+def _live() -> Iterator["Observer"]:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
-    status = Status(title)
+    status = Status()
     console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}")
-    )
-    task = bar.add_task(printable(title), total=None, left="")
+    bar = Progress(BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
+    task = bar.add_task("", total=None, left="")
     with Live(Group(bar, Text(status.line())), console=console, refresh_per_second=8, transient=True) as live:
 
         def observe(event: "Event") -> None:
             status.take(event)
             if event.kind == "warning":
                 console.print(Text(printable(f"warning: {event.facts['text']}"), style="yellow"))
-            left = status.seconds_left()
-            text = f"about {duration(left)} left" if left is not None else ""
-            bar.update(task, total=status.total or None, completed=status.steps, left=text)
+            bar.update(task, total=sum(status.rounds) or None, completed=status.steps, left=status.time_left())
             live.update(Group(bar, Text(printable(status.line()), overflow="ellipsis", no_wrap=True)))
 
         yield observe
@@ -219,12 +197,14 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, 
 
 
 @contextmanager
-def following_sweep(
-    table: Callable[["SweepStatus"], str],
-) -> Iterator[tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]]:
-    """Give two functions: one for a run in a new state, one to show the whole sweep."""
+def following_sweep(status: "SweepStatus") -> Iterator[Callable[[], None]]:
+    """Give a function that shows on standard error where a sweep is; call it several times per second."""
     if not sys.stderr.isatty():
-        yield _sweep_lines()
+        show = _sweep_lines(status)
+        try:
+            yield show
+        finally:
+            show()  # the runs that have ended since the last call
         return
     from rich.console import Console, Group
     from rich.live import Live
@@ -232,27 +212,25 @@ def following_sweep(
     from rich.text import Text
 
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
-        yield (
-            lambda planned, entry: None,
-            lambda status: live.update(Group(Markdown(printable(table(status))), Text(_sweep_line(status)))),
-        )
+        yield lambda: live.update(Group(Markdown(printable(sweep_table(status))), Text(_sweep_line(status))))
 
 
-def _sweep_lines() -> tuple[Callable[["Planned", "RunStatus"], None], Callable[["SweepStatus"], None]]:
+def _sweep_lines(status: "SweepStatus") -> Callable[[], None]:
+    """Return a function that prints every run once it has ended, and the whole sweep every 30 seconds."""
+    said: set[str] = set()
     last = time.monotonic()
 
-    def changed(planned: "Planned", entry: "RunStatus") -> None:
-        if entry.state in ("finished", "failed"):
-            what = f"{entry.score:.4g}" if entry.score is not None else entry.state
-            echo(f"{planned.name}: {entry.problem or what}", err=True)
-
-    def show(status: "SweepStatus") -> None:
+    def show() -> None:
         nonlocal last
+        for name, run in status.by_name.items():
+            if name not in said and run.state in ("finished", "failed"):
+                said.add(name)
+                echo(f"{name}: {run.problem or (run.state if run.score is None else f'{run.score:.4g}')}", err=True)
         if time.monotonic() - last > 30:
             last = time.monotonic()
             echo(_sweep_line(status), err=True)
 
-    return changed, show
+    return show
 
 
 def _sweep_line(status: "SweepStatus") -> str:

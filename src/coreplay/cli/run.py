@@ -11,11 +11,10 @@ import typer
 from coreplay.cli import Json, Plugins, load_plugins, parse_options
 from coreplay.cli.progress import echo, following, show_markdown
 from coreplay.errors import InputError
+from coreplay.report.text import clean, run_table, runs_table, which_test_sets
 
 if TYPE_CHECKING:
     from coreplay.runtime import Config
-
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the folder from its last checkpoint.")]
 
 
 def run(
@@ -23,13 +22,15 @@ def run(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the run.  [default: runs/NAME]")
     ] = None,
-    resume: Resume = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the folder from its last checkpoint.")
+    ] = False,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change a value: name=value; values may be JSON. Repeatable.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Instead of a file: small or paper.")] = None,
     engine: Annotated[
-        str | None, typer.Option(help="processes, serial, flower-simulation or flower.  [default: processes]")
+        str | None, typer.Option(help="auto, processes, serial, flower-simulation or flower.  [default: auto]")
     ] = None,
     connection: Annotated[
         str | None, typer.Option(help="flower: folder of `coreplay flower up`, or a connection's name.")
@@ -52,23 +53,29 @@ def run(
 
     Example: `coreplay run run.toml --engine flower --connection deployment`
     """
+    from coreplay.runtime import Config
+    from coreplay.runtime import run as carry_out
+    from coreplay.runtime.api import default_name, finished
+
     changes = parse_options(change, "--set")
     changes |= {"engine.name": engine} if engine is not None else {}
     changes |= {"engine.connection": connection} if connection is not None else {}
+    if resume and preset is not None:
+        raise InputError("--preset is for a new run: leave it out, or --resume")
     if resume:
-        config, folder = _resumed(file, output, preset, changes, plugin or ())
+        folder = folder_to_resume(file, output, "coreplay run --resume runs/NAME")
+        config = _resumed(folder, changes, plugin or ())
+    elif (file is None) == (preset is None):
+        raise InputError("name a configuration file, or a preset with --preset small (not both)")
+    elif file is not None:
+        config = Config.load(file, changes, plugins=plugin or ())
     else:
-        from coreplay.runtime.api import default_name
-
-        config = _config(file, preset, changes, plugin or ())
+        config = Config.make({"preset": preset}, changes, plugins=plugin or ())
+    if not resume:
         folder = output or Path("runs") / default_name(config)
     if print_config:
         echo(config.toml(), nl=False)
         return
-    from coreplay.report.terminal import run_table
-    from coreplay.runtime import run as carry_out
-    from coreplay.runtime.api import finished
-
     summary = finished(folder) if resume else None
     if summary is not None:
         echo(f"the run in {folder} is finished already; this is its summary", err=True)
@@ -82,46 +89,33 @@ def run(
         echo(f"written: {folder}")
 
 
-def _config(file: Path | None, preset: str | None, changes: dict[str, Any], plugins: Iterable[str]) -> "Config":
-    from coreplay.runtime import Config
+def folder_to_resume(file: Path | None, output: Path | None, example: str) -> Path:
+    """Return the folder that --resume goes on with, which is the argument or --output."""
+    if file is not None and output is not None:
+        raise InputError(
+            f"--resume goes on with what the folder {str(output)!r} holds: leave out {str(file)!r}, or --resume"
+        )
+    folder = output or file
+    if folder is None:
+        raise InputError(f"--resume needs a folder: {example}")
+    return folder
 
-    if (file is None) == (preset is None):
-        raise InputError("name a configuration file, or a preset with --preset small (not both)")
-    if file is not None:
-        return Config.load(file, changes, plugins=plugins)
-    return Config.make({"preset": preset}, changes, plugins=plugins)
 
-
-def _resumed(
-    file: Path | None, output: Path | None, preset: str | None, changes: dict[str, Any], plugins: Iterable[str]
-) -> tuple["Config", Path]:
-    """Find the run to go on with. It keeps its configuration, except for the engine."""
+def _resumed(folder: Path, changes: dict[str, Any], plugins: Iterable[str]) -> "Config":
+    """Return the configuration of a run to go on with: its own, except for the engine."""
     from coreplay.plugins import check_same_plugins
-    from coreplay.runtime import RunFolder
+    from coreplay.runtime import Config, RunFolder
 
-    if file is not None and file.is_dir() and output is not None:
-        raise InputError(f"two folders to go on with: {str(file)!r} and {str(output)!r}; name one")
-    given = file if file is not None and not file.is_dir() and (output is not None or file.suffix == ".toml") else None
-    folder = output or (file if given is None else None)
-    if given is not None or preset is not None:
-        from coreplay.runtime.api import default_name
-
-        wanted = _config(given, preset, changes, plugins)
-        folder = folder or Path("runs") / default_name(wanted)
-    elif folder is None:
-        raise InputError("--resume needs the folder of a run: coreplay run --resume runs/NAME")
     kept = RunFolder.open(folder).config()
-    if given is None and preset is None:
-        wanted = type(kept).make(kept.model_dump(), changes, plugins=plugins)
+    wanted = Config.make(kept.model_dump(), changes, plugins=plugins)
     check_same_plugins(kept.plugins, wanted.plugins, folder)
-    for section in type(kept).model_fields:
-        old, new = getattr(kept, section), getattr(wanted, section)
-        if section not in ("engine", "plugins") and old != new:
+    for section in Config.model_fields:
+        if section not in ("engine", "plugins") and getattr(kept, section) != getattr(wanted, section):
             raise InputError(
                 f"the run in {str(folder)!r} was begun with another {section!r}: it goes on as it began, only engine "
                 "values may change; choose another folder for a new run"
             )
-    return wanted, folder
+    return wanted
 
 
 @contextmanager
@@ -161,8 +155,6 @@ def runs(
 
     Example: `coreplay runs demo --json`
     """
-    from coreplay.report.html import clean
-    from coreplay.report.terminal import runs_table, without
     from coreplay.runtime.run_index import list_runs
 
     load_plugins(plugin)
@@ -176,6 +168,6 @@ def runs(
     show_markdown(runs_table(found))
     for run in found:
         if run.missing:
-            echo(clean(f"* {run.name}: measured on {without(run.missing)}"), err=True)
+            echo(clean(f"* {run.name}: measured on {which_test_sets(run.missing)}"), err=True)
         if run.problem:
             echo(clean(f"{run.name}: {run.problem}"), err=True)

@@ -3,13 +3,17 @@
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coreplay.cli import Json, Options, Plugins, Seed, load_plugins, parse_options
 from coreplay.cli.progress import echo, progress_bar, show_markdown
 from coreplay.errors import InputError
+
+if TYPE_CHECKING:
+    from coreplay.experiments.coordination_study import StudyResult
+    from coreplay.experiments.near_optimality import Result
 
 _GENERATED = "Generated clients (if no files are given)"
 
@@ -48,8 +52,7 @@ def select(
     arrays = _named(read_arrays(file), str(file), gram)
     candidates = make_pool(**arrays, seen=seen)
     selection = select_from(candidates, budget=budget, method=method, seed=seed, **parse_options(option))
-    indices = selection.indices.tolist()
-    pool = candidates.size
+    indices, pool = selection.indices.tolist(), candidates.size
     value = objective(arrays.get("gradients"), selection.indices, gram=arrays.get("gram"))
     if output is not None and output.suffix == ".npy":
         import numpy as np
@@ -101,7 +104,7 @@ def near_optimality(
     """
     from coreplay.experiments.near_optimality import NearOptimality, run
     from coreplay.files import check_output_dir
-    from coreplay.report.studies import study_files, write_study
+    from coreplay.report.studies import study_files
 
     load_plugins(plugin)
     sizes, methods = tuple(n or (10, 30, 50)), tuple(method or ())
@@ -109,12 +112,19 @@ def near_optimality(
     check_output_dir(output, study_files(*(f"ratios-n{n}" for n in sizes)))
     with progress_bar(f"{mixture} mixture", quiet=as_json) as progress:
         result = run(config, workers=workers, progress=progress)
+    _write(result, output, as_json)
+
+
+def _write(result: "Result | StudyResult", output: Path, as_json: bool) -> None:
+    """Write the files of a study, and show its result."""
+    from coreplay.report.studies import write_study
+
     table, paths = write_study(result, output)
     if as_json:
         echo(json.dumps(result.to_json()))
         return
     show_markdown(table)
-    echo(f"{result.seconds:.0f} s; written: " + ", ".join(str(path) for path in paths))
+    echo(f"written: {', '.join(map(str, paths))}")
 
 
 def coordinate(
@@ -140,8 +150,7 @@ def coordinate(
     concentration: Annotated[
         float | None,
         typer.Option(
-            help="Similarity of the clients; small values make them differ.  [default: 0.2]",
-            rich_help_panel=_GENERATED,
+            help="Similarity of the clients; small values make them differ.  [default: 0.2]", rich_help_panel=_GENERATED
         ),
     ] = None,
     plugin: Plugins = None,
@@ -160,11 +169,11 @@ def coordinate(
     from coreplay.coordination import coordination_methods
     from coreplay.experiments.coordination_study import CoordinationStudy, run
     from coreplay.files import check_output_dir, read_arrays
-    from coreplay.report.studies import SELECTIONS, study_files, write_study
+    from coreplay.report.studies import SELECTIONS, study_files
 
     load_plugins(plugin)
-    given = {"clients": clients, "pool": pool, "dimension": dimension, "concentration": concentration}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {"clients": clients, "pool": pool, "dimension": dimension, "concentration": concentration}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if files and given:
         raise InputError(f"--{next(iter(given))} is for generated clients: leave it out, or leave out the files")
     if len({str(file) for file in files or []}) < len(files or []):
@@ -178,22 +187,17 @@ def coordinate(
     if own:
         given = {"pool": max(map(len, own.values())), "dimension": next(iter(own.values())).shape[-1]}
     config = CoordinationStudy(
-        **{"clients": len(own) or 200} | given,  # type: ignore[arg-type]
+        **{"clients": len(own) or 200} | given,
         budget=budget,
         rounds=tuple(sorted(set(rounds or (0, 1, 2, 4, 8, 16)))),
         methods=tuple(dict.fromkeys(method or sorted(coordination_methods()))),
         seed=seed,
     )
-    earlier = check_output_dir(output, [*study_files("convergence"), SELECTIONS])
+    check_output_dir(output, [*study_files("convergence"), SELECTIONS])
     with progress_bar(f"{config.clients} clients", quiet=as_json) as progress:
         try:
             result = run(config, own or None, progress=progress)
         except InputError as error:  # it numbers the clients; say which file that is
             names = list(own)
             raise InputError(re.sub(r"clients\[(\d+)\]", lambda k: repr(names[int(k[1])]), str(error))) from None
-    table, paths = write_study(result, output)
-    if as_json:
-        echo(json.dumps(result.to_json()))
-        return
-    show_markdown(table)
-    echo(f"{'replaced' if earlier else 'written'}: " + ", ".join(str(path) for path in paths))
+    _write(result, output, as_json)

@@ -1,4 +1,4 @@
-"""`coreplay sweep` and `demo`: many runs, with a live table of their progress, and for the demo a report."""
+"""`coreplay sweep`, `report` and `demo`: many runs, and their comparison."""
 
 import json
 from functools import partial
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coreplay.cli import Json, Plugins
+from coreplay.cli import Json, Plugins, load_plugins
 from coreplay.cli.progress import echo, following_sweep, show_markdown
-from coreplay.cli.run import stoppable
+from coreplay.cli.run import folder_to_resume, stoppable
 from coreplay.errors import InputError
+from coreplay.report.text import sweep_table
 
 if TYPE_CHECKING:
     from coreplay.experiments.sweep import Sweep
@@ -41,22 +42,29 @@ def sweep(
     Example: `coreplay sweep --resume sweeps/first`
     """
     from coreplay.experiments.scheduler import SweepStatus, find_finished, run_sweep
-    from coreplay.experiments.sweep import Sweep
+    from coreplay.experiments.sweep import PLAN, Sweep
     from coreplay.files import exclusive_lock
-    from coreplay.report.terminal import sweep_table
 
-    folder, source = _found(file, output, resume)
+    if resume:
+        folder = folder_to_resume(file, output, "coreplay sweep --resume sweeps/first")
+        source = folder / PLAN
+        if not source.exists():
+            raise InputError(f"--resume needs the folder of a sweep: there is no {PLAN} in {str(folder)!r}")
+    elif file is None:
+        raise InputError("name a file that says what to compare: coreplay sweep sweep.toml -o sweeps/first")
+    else:
+        folder, source = output or Path("sweeps") / file.stem, file
     plan = Sweep.load(source, plugins=plugin or [])
     if dry_run:
         names = [planned.name for planned in plan.runs]
         echo(json.dumps(names) if as_json else "\n".join(names))
         return
-    with following_sweep(sweep_table) as (changed, show), stoppable(folder, f"coreplay sweep --resume {folder}"):
-        status = SweepStatus(plan.runs, changed)
+    status = SweepStatus(plan.runs)
+    with stoppable(folder, f"coreplay sweep --resume {folder}"), following_sweep(status) as show:
         with exclusive_lock(folder):  # a folder with other runs, or at work, is refused before its plan is replaced
             find_finished(status, folder)
             _keep(plan, source, folder)
-        run_sweep(status, folder, workers=workers, tick=lambda: show(status))
+        run_sweep(status, folder, workers=workers, tick=show)
     failures = status.failures()
     if as_json:
         echo(json.dumps({"folder": str(folder), "runs": status.counts(), "failures": failures}))
@@ -67,6 +75,31 @@ def sweep(
         echo(f"failed: {name}: {problem}", err=True)
     if failures:
         raise typer.Exit(1)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders with runs, searched at any depth.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the report.")] = Path("report"),
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Compare finished runs: a page with figures and tables, and each of them as files.
+
+    Runs that differ in more than strategy, budget and seed are put in groups of their own.
+
+    Example: `coreplay report runs -o report`
+
+    Example: `coreplay report runs/first runs/second --json`
+    """
+    from coreplay.report.api import write
+
+    load_plugins(plugin)
+    written = write(runs, output, say=partial(echo, err=True))
+    if as_json:
+        echo(json.dumps(written.to_json()))
+        return
+    show_markdown(written.markdown())
+    echo(f"written: {written.page} and {len(written.files) - 1} files of figures and tables")
 
 
 def demo(
@@ -82,17 +115,16 @@ def demo(
     from coreplay.experiments.scheduler import SweepStatus, run_sweep
     from coreplay.experiments.sweep import Sweep
     from coreplay.report.api import write
-    from coreplay.report.terminal import sweep_table
 
     plan = Sweep.demo()
     say = partial(echo, err=True)
     say(f"{len(plan.runs)} runs: making the stream and the vocabulary, and starting the worker processes")
-    with following_sweep(sweep_table) as (changed, show), stoppable(output, f"coreplay demo -o {output}"):
-        status = SweepStatus(plan.runs, changed)
-        run_sweep(status, output, tick=lambda: show(status))
+    status = SweepStatus(plan.runs)
+    with stoppable(output, f"coreplay demo -o {output}"), following_sweep(status) as show:
+        run_sweep(status, output, tick=show)
     for name, problem in status.failures().items():
         say(f"failed: {name}: {problem}")
-    written = write([output / "runs"], output / "report", gradient_maps=3, say=say)
+    written = write([output / "runs"], output / "report", say=say)
     if as_json:
         echo(json.dumps(written.to_json()))
     else:
@@ -100,27 +132,6 @@ def demo(
         echo(f"written: {written.page} (open it in a browser), with every figure and table beside it")
     if status.failures():
         raise typer.Exit(1)
-
-
-def _found(file: Path | None, output: Path | None, resume: bool) -> tuple[Path, Path]:
-    """Return the sweep's folder and the file that says what is compared."""
-    from coreplay.experiments.sweep import PLAN
-
-    if resume:
-        if file is not None and output is not None:
-            raise InputError(
-                f"--resume goes on with the plan in a folder: leave out {str(file)!r}, or, to change the plan to it, "
-                "--resume"
-            )
-        folder = output or file
-        if folder is None:
-            raise InputError("--resume needs the folder of a sweep: coreplay sweep --resume sweeps/first")
-        if not (folder / PLAN).exists():
-            raise InputError(f"--resume needs the folder of a sweep: there is no {PLAN} in {str(folder)!r}")
-        return folder, folder / PLAN
-    if file is None:
-        raise InputError("name a file that says what to compare: coreplay sweep sweep.toml -o sweeps/first")
-    return output or Path("sweeps") / file.stem, file
 
 
 def _keep(plan: "Sweep", source: Path, folder: Path) -> None:

@@ -4,14 +4,13 @@
 any transport; `coreplay.coordination.secure` hides single contributions from the server.
 """
 
-from coreplay.coordination.client import Client, takes_part
+from coreplay.coordination.client import Answer, Client, Session, takes_part
 from coreplay.coordination.messages import Broadcast, Contribution
 from coreplay.coordination.method import (
     ArrayGradients,
     Candidates,
     GradientMatrix,
     Method,
-    Past,
     ServerStep,
     coordination_method,
     coordination_methods,
@@ -20,14 +19,12 @@ from coreplay.coordination.method import (
 from coreplay.coordination.rounds import (
     Coordination,
     CoordinationSpec,
-    RoundResult,
     SecureSumError,
     Transport,
     coordinate,
     run_rounds,
 )
-from coreplay.coordination.server import Receipt, Round, Server
-from coreplay.coordination.session import Answer, Session
+from coreplay.coordination.server import Receipt, RoundResult, Server
 
 __all__ = [
     "Answer",
@@ -40,9 +37,7 @@ __all__ = [
     "CoordinationSpec",
     "GradientMatrix",
     "Method",
-    "Past",
     "Receipt",
-    "Round",
     "RoundResult",
     "SecureSumError",
     "Server",

@@ -5,13 +5,14 @@
     finish(broadcast)  → sorted indices of the samples to keep
 
 A client may miss any message. It sends the difference from its last *counted* answer, and every broadcast says which
-that is, so the server's sum has exactly one answer per client without knowing any of them.
+that is, so the server's sum has exactly one answer per client without knowing any of them. `Session` answers the
+requests of a whole coordination, with or without a secure sum, and remembers what was answered.
 """
 
+import hashlib
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from coreplay import codec
 from coreplay.array_types import Floats, Ints
-from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message
-from coreplay.coordination.method import Candidates, GradientMatrix, Method, Past, make_method
-from coreplay.errors import InputError
+from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message, max_norm
+from coreplay.coordination.method import Candidates, GradientMatrix, Method, make_method
+from coreplay.coordination.secure import ATTEMPTS, SecureClient
+from coreplay.errors import InputError, RefusedError
 from coreplay.seeding import generator
 from coreplay.selection.pool import Column
 from coreplay.selection.solvers.swaps import polish
@@ -97,10 +99,12 @@ class Client:
         columns: Mapping[str, Column] | None = None,
         **options: Any,
     ) -> None:
-        self.name, self.run, self.period, self.seed = name, run, period, seed
+        self.name, self.run, self.period = name, run, period
         self.method = make_method(method, **options)
         self.pool = Candidates(gradients, budget, columns, method if isinstance(method, str) else type(method).__name__)
         self._minimum = whole_number(minimum_pool, "minimum_pool", least=0)
+        self._generator = generator(seed, name, period, "coordination")
+        self._beginning: Any = self._generator.bit_generator.state
         self._answers: dict[int, Floats] = {}
         self._counted: list[int] = []
 
@@ -154,15 +158,12 @@ class Client:
     def restore(self, state: bytes) -> None:
         """Continue from a `state()` of the same client, run, period and pool."""
         found = ClientState.from_bytes(state)
-        rounds, counted = ([codec.check_count(k, "round") for k in given] for given in (found.rounds, found.counted))
         if (*found.stamp[:2], found.client, found.size) != (self.run, self.period, self.name, self.pool.size):
             raise InputError(
                 f"state is not one of client {self.name!r} in run {self.run!r}, period {self.period}, this pool"
             )
-        if len(found.answers) != len(rounds) * self.pool.size or not set(counted) <= set(rounds):
-            raise InputError(f"state of client {self.name!r} has {len(found.answers)} numbers for {len(rounds)} rounds")
-        self._answers = dict(zip(rounds, found.answers.reshape(len(rounds), self.pool.size), strict=True))
-        self._counted = counted
+        answers = found.answers.reshape(len(found.rounds), self.pool.size)
+        self._answers, self._counted = dict(zip(found.rounds, answers, strict=True)), found.counted
 
     def _heed(self, broadcast: Broadcast) -> None:
         """Learn from a broadcast which of the client's answers the server has counted."""
@@ -192,13 +193,13 @@ class Client:
     def _reply(self, broadcast: Broadcast) -> Floats:
         return self.method.answer(self.pool, broadcast, self._past(broadcast.round), self._rng(broadcast.round + 1))
 
-    def _past(self, until: int) -> Past:
+    def _past(self, until: int) -> Floats:
         """Return the answers in the sums of rounds 0 … `until`; the first one stands for the rounds before it too."""
         counted = [k for k in self._counted if k <= until]
         if not counted:
-            return Past((np.zeros(self.pool.size),) * (until + 1))
+            return np.zeros((until + 1, self.pool.size))
         held = [counted[max(bisect_right(counted, round) - 1, 0)] for round in range(until + 1)]
-        return Past(tuple(self._answers[k] for k in held))
+        return np.array([self._answers[k] for k in held])
 
     def _contribution(self, round: int) -> Contribution:
         basis = max((k for k in self._counted if k < round), default=NEVER)
@@ -206,20 +207,141 @@ class Client:
         change = x if basis == NEVER else x - self._answers[basis]
         return Contribution(self.run, self.period, round, self.name, basis, self.pool.combine(change))
 
-    @cached_property
-    def _random(self) -> tuple[np.random.Generator, Any]:
-        """The client's generator and its initial state."""
-        rng = generator(self.seed, self.name, self.period, "coordination")
-        return rng, rng.bit_generator.state
-
     def _rng(self, round: int) -> np.random.Generator:
         """Return the client's generator, set to where the round's random numbers begin.
 
         All rounds use one: making another and passing it to compiled code takes longer than a client's search.
         """
-        rng, beginning = self._random
-        bits = rng.bit_generator
+        bits = self._generator.bit_generator
         assert isinstance(bits, np.random.PCG64), "the kind that `generator` makes"
-        bits.state = beginning
+        bits.state = self._beginning
         bits.advance(round << 64)
-        return rng
+        return self._generator
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A client's answer in a round: its contribution, or its keys for a secure sum; no data if it has no answer.
+
+    `basis` and `dimension` are the basis and the length of the contribution, also where `data` has keys.
+    """
+
+    data: bytes = b""
+    basis: int = NEVER
+    dimension: int = 0
+
+
+class Session:
+    """Answers the requests of one coordination for one client; a repeated request gets the same answer.
+
+    Parameters
+    ----------
+    make : function
+        Makes the client's half of the coordination when it is first needed.
+    state : bytes, optional
+        The client's `state()` after the last request, if it lives in a fresh process for each.
+    """
+
+    def __init__(self, make: Callable[[], Client], state: bytes | None = None) -> None:
+        self._make = make
+        self._client: Client | None = None
+        self._secure: SecureClient | None = None
+        self._id, self._round, self._attempt = "", NEVER, 0
+        self._parts: dict[str, bytes] = {}  # the contribution, and what was answered in each step of a secure sum
+        if state is not None:
+            found = codec.decode(state)
+            self._id, self._round, self._attempt = found.pop("session"), found.pop("round"), found.pop("attempt")
+            self._parts = {name: array.tobytes() for name, array in found.items()}
+            secret = self._parts.pop("secure", None)
+            self._secure = None if secret is None else SecureClient.from_state(secret)
+
+    def state(self) -> bytes:
+        """Return everything, secrets included: keep it where only the client can read it."""
+        parts = dict(self._parts)
+        if self._client is not None:
+            parts["client"] = self._client.state()
+        if self._secure is not None:
+            parts["secure"] = self._secure.state()
+        arrays = {name: np.frombuffer(data, dtype=np.uint8) for name, data in parts.items()}
+        return codec.encode({"session": self._id, "round": self._round, "attempt": self._attempt, **arrays})
+
+    @property
+    def client(self) -> Client:
+        """The client's half of the coordination."""
+        if self._client is None:
+            self._client = self._make()
+            if "client" in self._parts:
+                self._client.restore(self._parts["client"])
+        return self._client
+
+    def contribute(
+        self, session: str, broadcast: bytes | Broadcast | None, *, secure: bool = False, attempt: int = 0
+    ) -> Answer:
+        """Answer a broadcast, None being the first round; for a secure sum answer with keys."""
+        if self._id != session or (broadcast is None and not attempt):  # it starts, perhaps again after a resume
+            self._parts, self._client, self._secure = {}, None, None
+            self._id, self._round, self._attempt = session, NEVER, 0
+        found: Contribution | None
+        if broadcast is None:
+            round, found = 0, self.client.begin() if self.client.takes_part else None
+        else:
+            message = self._read(broadcast)
+            round, found = message.round + 1, self.client.step(message)
+        self._enter(round, attempt)
+        if found is None:
+            return Answer()
+        data = found.to_bytes()
+        if secure:
+            self._parts["contribution"] = data
+            if self._secure is None:
+                bound = max_norm(self.client.pool.budget, found.basis)
+                self._secure = SecureClient(self.client.name, found.stamp, bound=bound)
+            data = self._secure.advertise().to_bytes()
+        return Answer(data, found.basis, len(found.vector))
+
+    def step(self, session: str, step: str, round: int, data: bytes) -> bytes:
+        """Take one step of a secure sum; another message for a step that was taken is refused."""
+        self._check(session)
+        if self._secure is None or round != self._round:
+            raise RefusedError(f"this client is not in the secure sum of round {round}")
+        asked, given = hashlib.sha256(data).digest(), self._parts.get(step)
+        if given is not None:
+            if given[: len(asked)] != asked:
+                raise RefusedError(f"this client has answered another {step!r} of this sum already")
+            return given[len(asked) :]
+        vector = Contribution.from_bytes(self._parts["contribution"]).vector
+        answer = self._secure.answer(step, data, vector)
+        self._parts[step] = asked + answer
+        return answer
+
+    def finish(self, session: str, broadcast: bytes | Broadcast | None) -> Ints:
+        """Return the samples to keep after the last broadcast; without one, those that the client chooses alone."""
+        self._forget_secrets()
+        if broadcast is None:
+            self._parts, self._client = {}, None
+            return self.client.finish()
+        self._check(session)
+        return self.client.finish(self._read(broadcast))
+
+    def _enter(self, round: int, attempt: int) -> None:
+        """Forget the secrets of other rounds, and of earlier attempts at this round's secure sum."""
+        if not 0 <= attempt < ATTEMPTS:
+            raise RefusedError(f"a secure sum is tried {ATTEMPTS} times at most: attempt {attempt} is refused")
+        if round == self._round and attempt < self._attempt:
+            raise RefusedError(f"attempt {attempt} at this secure sum is over: client is in attempt {self._attempt}")
+        if (round, attempt) != (self._round, self._attempt):
+            self._forget_secrets()
+        self._round, self._attempt = round, attempt
+
+    def _forget_secrets(self) -> None:
+        self._secure = None
+        self._parts = {name: data for name, data in self._parts.items() if name == "client"}
+
+    def _read(self, broadcast: bytes | Broadcast) -> Broadcast:
+        if isinstance(broadcast, Broadcast):
+            return broadcast
+        return Broadcast.from_bytes(broadcast, self.client.pool.dimension)
+
+    def _check(self, session: str) -> None:
+        if self._id != session:
+            raise RefusedError("this client has not been part of this coordination")

@@ -5,7 +5,7 @@ in `coreplay.coordination.methods`, or in any module of yours. `Client` and `Ser
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -62,18 +62,10 @@ class ArrayGradients:
 
 
 class Candidates:
-    """The samples that a client chooses from: their gradients, what else is known of them, and the budget.
+    """The `size` samples that a client chooses from: their gradients, what else is known of them, and the `budget`.
 
-    Parameters
-    ----------
-    gradients : (n, d) array or gradient matrix
-        Gradients of the samples, in any scale.
-    budget : int
-        Number of samples to keep.
-    columns : mapping of str to (n, ...) array or function, optional
-        Further columns, as in a selector's `Pool`.
-    method : str
-        Name of the method, for errors.
+    Gradients are an array in any scale or a gradient matrix; `columns` are as in a selector's `Pool`; `method` is the
+    name of the method in errors.
     """
 
     def __init__(
@@ -117,22 +109,6 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Past:
-    """A client's counted answers, as in the server's sums: one x per round so far, zero if it never answered."""
-
-    answers: tuple[Floats, ...]
-
-    @property
-    def last(self) -> Floats:
-        """The answer in the latest sum."""
-        return self.answers[-1]
-
-    def mean(self, weights: Sequence[float]) -> Floats:
-        """Return Σ_k w_k x_k, the client's part of a mixture of the rounds' sums."""
-        return np.asarray(weights, dtype=np.float64) @ np.array(self.answers)
-
-
-@dataclass(frozen=True)
 class ServerStep:
     """What the server computes from the sums: fields of the next broadcast, and the relaxed objective reached."""
 
@@ -153,8 +129,12 @@ class Method(ABC):
         """Return the client's first x: the uncoordinated choice."""
 
     @abstractmethod
-    def answer(self, pool: Candidates, broadcast: Broadcast, past: Past, rng: np.random.Generator) -> Floats:
-        """Return the client's next x."""
+    def answer(self, pool: Candidates, broadcast: Broadcast, past: Floats, rng: np.random.Generator) -> Floats:
+        """Return the client's next x, from those of its own that are in the server's sums.
+
+        `past` has one x per round so far, zero if the client never answered: `broadcast.weights @ past` is its part of
+        a mixture of the rounds' sums.
+        """
 
     @abstractmethod
     def server_step(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> ServerStep:
@@ -186,3 +166,14 @@ def make_method(method: str | Method, **options: Any) -> Method:
     """
     made: Method = _registry.make(method, options) if isinstance(method, str) else method
     return made
+
+
+def indicator(chosen: Ints, size: int) -> Floats:
+    """Return the x of a selection: 1 for the samples that were chosen, else 0.
+
+    >>> indicator(np.array([0, 2]), 3).tolist()
+    [1.0, 0.0, 1.0]
+    """
+    x = np.zeros(size)
+    x[chosen] = 1.0
+    return x

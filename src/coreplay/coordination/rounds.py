@@ -1,24 +1,20 @@
 """The server's loop of a coordination over any transport, and `coordinate`, which runs it in one process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from coreplay.array_types import Ints
-from coreplay.coordination.client import MINIMUM_POOL, Client
+from coreplay.coordination.client import MINIMUM_POOL, Answer, Client, Session
 from coreplay.coordination.messages import NEVER, Broadcast, Stamp
-from coreplay.coordination.method import GradientMatrix, make_method
+from coreplay.coordination.method import GradientMatrix, indicator, make_method
 from coreplay.coordination.secure import ImpossibleSumError, add_securely
-from coreplay.coordination.server import Receipt, Round, Server
-from coreplay.coordination.session import Answer, Session
+from coreplay.coordination.server import Receipt, RoundResult, Server
 from coreplay.errors import InputError
 from coreplay.validation import whole_number
-
-Missing = Callable[[int, int], bool]
 
 RUN = "coordinate"
 
@@ -29,48 +25,15 @@ class SecureSumError(InputError):
 
 @dataclass(frozen=True)
 class CoordinationSpec:
-    """The settings of a coordination, the same at the server and at all clients.
+    """The settings of a coordination, the same at the server and at all clients."""
 
-    Attributes
-    ----------
-    run : str
-        Name of the run in messages.
-    period : int
-        Period whose pools are chosen from.
-    rounds : int
-        Number of rounds.
-    dimension : int
-        Length of a contribution.
-    method : str
-        Coordination method.
-    options : dict
-        Options of the method.
-    secure : bool
-        Whether the server learns only sums of contributions.
-    threshold : int, optional
-        Number of clients that a secure sum needs.
-    """
-
-    run: str
-    period: int
+    run: str  # its name in messages
+    period: int  # whose pools are chosen from
     rounds: int
-    dimension: int
+    dimension: int  # length of a contribution
     method: str = "corrective"
-    options: dict[str, Any] = field(default_factory=dict)
-    secure: bool = False
-    threshold: int | None = None
-
-
-@dataclass(frozen=True)
-class RoundResult(Round):
-    """A closed round with the bytes of all clients, and the contributions that were refused.
-
-    It does not have the replies to the last broadcast: the server does not learn them.
-    """
-
-    bytes_up: int
-    bytes_down: int
-    refused: list[Receipt]
+    options: dict[str, Any] = field(default_factory=dict)  # of the method
+    secure: bool = False  # whether the server learns only sums of contributions
 
 
 class Transport(Protocol):
@@ -85,35 +48,30 @@ class Transport(Protocol):
         """Let clients take one step of a secure sum."""
 
     def refuse(self, client: str, problem: str) -> None:
-        """Record what is wrong with a client's answer, which does not count."""
+        """Record what is wrong with a client's answer, which does not count; without a client, with the whole sum."""
 
 
 def run_rounds(
-    transport: Transport,
-    spec: CoordinationSpec,
-    budgets: Mapping[str, int],
-    observe: Callable[[RoundResult], None],
+    transport: Transport, spec: CoordinationSpec, budgets: Mapping[str, int], observe: Callable[[RoundResult], None]
 ) -> bytes | None:
     """Run the rounds among these clients and return the last broadcast; None if there was none: they select alone."""
     if not budgets or not spec.rounds:
         return None
     about: dict[str, Any] = {"run": spec.run, "period": spec.period, "method": spec.method}
     server = Server(budgets, spec.dimension, spec.rounds, **about, **spec.options)
+    gather = _gather_securely if spec.secure else _gather
     broadcast: bytes | None = None
     while not server.done:
-        gather = _gather_securely if spec.secure else _gather
-        up, down = gather(transport, spec, server, broadcast)
+        up, down = gather(transport, server, broadcast)
         if set(server.counted.values()) == {NEVER}:
             return None
         broadcast = server.broadcast().to_bytes()
-        latest = server.history[-1]
-        refused = [receipt for receipt in server.refusals if receipt.round == latest.round]
         down += len(broadcast) * len(budgets)
-        observe(RoundResult(**vars(latest), bytes_up=up, bytes_down=down, refused=refused))
+        observe(replace(server.history[-1], bytes_up=up, bytes_down=down))
     return broadcast
 
 
-def _gather(transport: Transport, spec: CoordinationSpec, server: Server, broadcast: bytes | None) -> tuple[int, int]:
+def _gather(transport: Transport, server: Server, broadcast: bytes | None) -> tuple[int, int]:
     """Give the server every contribution of a round, and return the bytes up and down."""
     up = 0
     for client, answer in transport.contribute(list(server.budgets), broadcast, secure=False, attempt=0):
@@ -125,23 +83,21 @@ def _gather(transport: Transport, spec: CoordinationSpec, server: Server, broadc
     return up, 0
 
 
-def _gather_securely(
-    transport: Transport, spec: CoordinationSpec, server: Server, broadcast: bytes | None
-) -> tuple[int, int]:
+def _gather_securely(transport: Transport, server: Server, broadcast: bytes | None) -> tuple[int, int]:
     """Give the server the sum of a round's contributions; a client's first answer can't join after round 0."""
-    round, bases = server.round, server.counted
+    length = server.dimension
 
-    def keys(clients: Sequence[str], attempt: int) -> dict[str, Answer]:
+    def keys(clients: Sequence[str], attempt: int) -> dict[str, bytes]:
         found = {}
         for client, answer in transport.contribute(clients, broadcast, secure=True, attempt=attempt):
             if not answer.data:
                 continue
-            if answer.basis != bases[client]:
+            if answer.basis != server.counted[client]:
                 transport.refuse(client, "sent the difference from an answer that was not counted")
-            elif answer.dimension != spec.dimension:
-                transport.refuse(client, f"has a contribution of {answer.dimension} numbers: expected {spec.dimension}")
-            elif round == 0 or answer.basis != NEVER:
-                found[client] = answer
+            elif answer.dimension != length:
+                transport.refuse(client, f"has a contribution of {answer.dimension} numbers: expected {length}")
+            elif server.round == 0 or answer.basis != NEVER:
+                found[client] = answer.data
         return found
 
     able = keys(list(server.budgets), 0)
@@ -149,22 +105,20 @@ def _gather_securely(
         return 0, 0
 
     def ask(step: str, messages: Mapping[str, bytes], attempt: int) -> Mapping[str, bytes]:
-        if step == "keys":
-            found = keys(list(messages), attempt) if attempt else able
-            return {client: found[client].data for client in messages if client in found}
-        return transport.step(step, round, messages)
+        if step != "keys":
+            return transport.step(step, server.round, messages)
+        found = keys(list(messages), attempt) if attempt else able
+        return {client: found[client] for client in messages if client in found}
 
-    stamp, bounds = Stamp(spec.run, spec.period, round), {client: server.bound(client) for client in able}
+    stamp, bounds = Stamp(server.run, server.period, server.round), {client: server.bound(client) for client in able}
     try:
-        found = add_securely(
-            ask, bounds, spec.dimension, stamp, threshold=spec.threshold, report_culprit=transport.refuse
-        )
+        found = add_securely(ask, bounds, length, stamp, report_culprit=transport.refuse)
     except ImpossibleSumError as error:
-        transport.refuse("", f"secure sum of round {round} is not used: {error}")
+        transport.refuse("", f"secure sum of round {server.round} is not used: {error}")
         return 0, 0
     except InputError as error:
-        raise SecureSumError(f"secure sum of period {spec.period}, round {round}: {error}") from None
-    server.receive_total({client: able[client].basis for client in found.survivors}, found.total)
+        raise SecureSumError(f"secure sum of period {server.period}, round {server.round}: {error}") from None
+    server.receive_total(found.survivors, found.total)
     return found.bytes_up, found.bytes_down
 
 
@@ -203,11 +157,8 @@ def coordinate(
     rounds: int = 4,
     seed: int = 0,
     *,
-    period: int = 0,
     minimum_pool: int = MINIMUM_POOL,
     secure: bool = False,
-    threshold: int | None = None,
-    missing: Missing | None = None,
     **options: Any,
 ) -> Coordination:
     """Let clients choose jointly which samples to keep, exchanging only sums.
@@ -224,16 +175,10 @@ def coordinate(
         Number of times that every client sends one vector and gets one; 0 for the uncoordinated selection.
     seed : int
         Seed of all random choices.
-    period : int
-        Period of the run; it changes the random choices.
     minimum_pool : int
         A client with fewer samples selects alone.
     secure : bool
         Whether the server learns only sums of contributions.
-    threshold : int, optional
-        Number of clients that a secure sum needs; two thirds of those who answer by default.
-    missing : function, optional
-        `missing(client, round)` says whether the client is unreachable in that round (`rounds`: at the end).
     **options
         Options of the method, such as ``diagonal="zero"`` for "alternating".
 
@@ -246,35 +191,28 @@ def coordinate(
     """
     if getattr(clients, "ndim", None) == 2 or isinstance(clients, GradientMatrix):
         raise InputError("clients must be a list, one entry per client: got a single one; pass [clients]")
-    sizes = _budgets(budgets, len(clients))
-    rounds = whole_number(rounds, "rounds", least=0)
-    about: dict[str, Any] = {
-        "run": RUN,
-        "period": whole_number(period, "period", least=0),
-        "method": make_method(method, **options),
-        "seed": whole_number(seed, "seed", least=0),
-        "minimum_pool": minimum_pool,
-    }
+    rounds, seed = whole_number(rounds, "rounds", least=0), whole_number(seed, "seed", least=0)
+    made = make_method(method, **options)
     everyone: list[Client] = []
-    for k, (gradients, budget) in enumerate(zip(clients, sizes, strict=True)):
+    for k, (gradients, budget) in enumerate(zip(clients, _budgets(budgets, len(clients)), strict=True)):
         try:
-            everyone.append(Client(str(k), gradients, budget, **about))
+            client = Client(str(k), gradients, budget, run=RUN, seed=seed, method=made, minimum_pool=minimum_pool)
         except InputError as error:
             raise InputError(f"clients[{k}]: {error}") from None
-        lengths = everyone[k].pool.dimension, everyone[0].pool.dimension
+        everyone.append(client)
+        lengths = client.pool.dimension, everyone[0].pool.dimension
         if lengths[0] != lengths[1]:
             raise InputError(f"clients[{k}] has length {lengths[0]} but clients[0] has {lengths[1]}: they must agree")
+    dimension = everyone[0].pool.dimension
+    spec = CoordinationSpec(RUN, 0, rounds, dimension, method, options, secure)
     taking = {client.name: client.pool.budget for client in everyone if client.takes_part}
-    transport = _InProcess(everyone, missing or (lambda client, round: False))
-    spec = CoordinationSpec(RUN, period, rounds, everyone[0].pool.dimension, method, options, secure, threshold)
     results: list[RoundResult] = []
-    last = run_rounds(transport, spec, taking, results.append)
-    selections = [transport.finish(client, last if client.name in taking else None, rounds) for client in everyone]
-    total = np.zeros(spec.dimension)
+    sent = run_rounds(_InProcess(everyone), spec, taking, results.append)
+    last = None if sent is None else Broadcast.from_bytes(sent)
+    selections = [client.finish(last) for client in everyone]
+    total = np.zeros(dimension)
     for client, kept in zip(everyone, selections, strict=True):
-        x = np.zeros(client.pool.size)
-        x[kept] = 1.0
-        total += np.asarray(client.pool.matrix.combine(x), dtype=np.float64)
+        total += np.asarray(client.pool.matrix.combine(indicator(kept, client.pool.size)), dtype=np.float64)
     return Coordination(
         selections=selections,
         objective=float(np.dot(total, total)),
@@ -285,26 +223,18 @@ def coordinate(
     )
 
 
-def _same(client: Client) -> Client:
-    return client
-
-
 class _InProcess:
-    """A transport among clients of this process, some of which may be missing."""
+    """A transport among clients of this process."""
 
-    def __init__(self, clients: list[Client], missing: Missing) -> None:
-        self._sessions = {client.name: Session(partial(_same, client)) for client in clients}
-        self._missing = missing
-        self._read = lru_cache(1)(Broadcast.from_bytes)  # once for all clients
+    def __init__(self, clients: list[Client]) -> None:
+        self._sessions = {client.name: _session(client) for client in clients}
 
     def contribute(
         self, clients: Sequence[str], broadcast: bytes | None, *, secure: bool, attempt: int
     ) -> Iterator[tuple[str, Answer]]:
-        message = None if broadcast is None else self._read(broadcast)
-        round = 0 if message is None else message.round + 1
+        message = None if broadcast is None else Broadcast.from_bytes(broadcast)  # once for all clients
         for name in clients:
-            if not self._missing(int(name), round):
-                yield name, self._sessions[name].contribute(RUN, message, secure=secure, attempt=attempt)
+            yield name, self._sessions[name].contribute(RUN, message, secure=secure, attempt=attempt)
 
     def step(self, step: str, round: int, messages: Mapping[str, bytes]) -> Mapping[str, bytes]:
         return {name: self._sessions[name].step(RUN, step, round, data) for name, data in messages.items()}
@@ -312,9 +242,9 @@ class _InProcess:
     def refuse(self, client: str, problem: str) -> None:
         pass  # the server's receipts are in the result
 
-    def finish(self, client: Client, broadcast: bytes | None, rounds: int) -> Ints:
-        unreached = broadcast is None or self._missing(int(client.name), rounds)
-        return client.finish() if unreached else client.finish(self._read(broadcast))
+
+def _session(client: Client) -> Session:
+    return Session(lambda: client)
 
 
 def _budgets(budgets: Any, clients: int) -> list[int]:

@@ -7,26 +7,35 @@
 The caller decides when to close a round: when all or enough clients have answered, or after some time.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coreplay import codec
-from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Vector, as_vector
+from coreplay.coordination.messages import (
+    NEVER,
+    SLACK,
+    Broadcast,
+    Contribution,
+    Total,
+    Vector,
+    max_norm,
+    norm,
+    products,
+)
 from coreplay.coordination.method import Method, make_method
-from coreplay.coordination.total import Total, norm, products
 from coreplay.errors import InputError
 from coreplay.validation import whole_number
-
-SLACK = 1e-3  # a contribution of float32 sums may be this much longer than its bound
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """Whether a contribution was counted, and if not, why. `refused`: no honest client would have sent it."""
+    """Whether a contribution was counted, and if not, why. `refused`: no honest client would have sent it.
+
+    `round` is that of the contribution; of a refused one, the round in which it came.
+    """
 
     client: str
     round: int
@@ -36,17 +45,21 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundResult:
     """One closed round: the number of answers, and the objectives ‖Σ G_m x_m‖² that the server knows from the sum.
 
     `relaxed` is that of the point x that the method has reached (alternating: the sum itself; corrective: the best
-    mixture of the rounds' sums), `integer` that of the answers if they are selections.
+    mixture of the rounds' sums), `integer` that of the answers if they are selections. The bytes are those of all
+    clients together. It does not have the replies to the last broadcast: the server does not learn them.
     """
 
     round: int
     answered: int
     relaxed: float
     integer: float | None
+    refused: list[Receipt] = field(default_factory=list)
+    bytes_up: int = 0
+    bytes_down: int = 0
 
 
 class Server:
@@ -100,10 +113,10 @@ class Server:
         self.run, self.period = codec.check_name(run, "run"), codec.check_count(period, "period")
         self.method = make_method(method, **options)
         self.round = 0
-        self.history: list[Round] = []
+        self.history: list[RoundResult] = []
         self.refusals: list[Receipt] = []
+        self.counted = dict.fromkeys(self.budgets, NEVER)  # the round of each client's last counted answer
         self._bound = 2.0 * (self.rounds + 1) * sum(self.budgets.values()) * (1 + SLACK)
-        self._last = dict.fromkeys(self.budgets, NEVER)
         self._total = Total(self.dimension, self._bound)
         self._newcomers: Total | None = None
         self._sums: list[Vector] = []
@@ -114,11 +127,6 @@ class Server:
         """Whether the last broadcast was the final one."""
         return self._broadcast is not None and self._broadcast.final
 
-    @property
-    def counted(self) -> dict[str, int]:
-        """The round of each client's last counted answer, -1 of those who have none."""
-        return dict(self._last)
-
     def receive(self, message: Contribution | bytes, sender: str = "") -> Receipt:
         """Add a contribution to the sum, or return why not; a bad one is refused, and changes nothing.
 
@@ -128,57 +136,57 @@ class Server:
             try:
                 message = Contribution.from_bytes(message, self.dimension)
             except InputError as error:
-                return self._refuse(sender, self.round, str(error))
+                return self._refuse(sender, str(error))
         if sender and message.client != sender:
-            return self._refuse(sender, message.round, f"it is a contribution as {message.client[:40]!r}")
+            return self._refuse(sender, f"it is a contribution as {message.client[:40]!r}")
         name, round = message.client, message.round
         if (message.run, message.period) != (self.run, self.period):
             return Receipt(name, round, False, f"of another run or period: {message.run!r}, {message.period}")
-        if name not in self._last:
-            return self._refuse(name, round, f"client {name!r} is not in this run")
+        if name not in self.counted:
+            return self._refuse(name, f"client {name!r} is not in this run")
         if round < self.round or self.done:
             return Receipt(name, round, False, f"late: round {round} is closed")
         if round > self.round:
-            return self._refuse(name, round, f"round {round} has not begun: this is round {self.round}")
-        if self._last[name] == round:
+            return self._refuse(name, f"round {round} has not begun: this is round {self.round}")
+        if self.counted[name] == round:
             return Receipt(name, round, False, "repeated: this round's answer is already counted")
         problem = self._problem(message)
         if problem:
-            return self._refuse(name, round, f"contribution of client {name!r} {problem}")
-        self._count(message.vector, {name: message.basis})
+            return self._refuse(name, f"contribution of client {name!r} {problem}")
+        self._count(message.vector, [name])
         return Receipt(name, round, True)
 
-    def receive_total(self, clients: Mapping[str, int], vector: NDArray[Any]) -> None:
-        """Add a secure sum of this round's contributions of several clients (name: basis)."""
-        for name, basis in clients.items():
-            if self._last.get(name) != basis or basis == self.round:
+    def receive_total(self, clients: Collection[str], vector: Vector) -> None:
+        """Add a secure sum of this round's contributions of several clients."""
+        for name in clients:
+            last = self.counted.get(name)
+            if last is None or last == self.round or (self.round and last == NEVER):
                 raise InputError(
-                    f"client {name!r} cannot be in this sum with basis {basis}: counted {self._last.get(name)}"
+                    f"client {name!r} cannot be in this sum of round {self.round}: its last counted answer is {last}, "
+                    "and a first answer can join in round 0 only"
                 )
-        summed = as_vector(vector)
-        if len(summed) != self.dimension or not np.isfinite(summed).all():
-            raise InputError(f"sum must have {self.dimension} finite numbers: got {len(summed)}")
-        if self.round and NEVER in clients.values():
-            raise InputError("a client's first answer can join a secure sum in round 0 only: let it finish alone")
-        self._count(summed, clients)
+        if len(vector) != self.dimension or not np.isfinite(vector).all():
+            raise InputError(f"sum must have {self.dimension} finite numbers: got {len(vector)}")
+        self._count(vector, clients)
 
     def bound(self, client: str) -> float:
-        """Return the largest norm of the client's next contribution: its budget, or twice that for a difference."""
-        return self.budgets[client] * (1.0 if self._last[client] == NEVER else 2.0)
+        """Return the largest norm of the client's next contribution."""
+        return max_norm(self.budgets[client], self.counted[client])
 
     def broadcast(self) -> Broadcast:
         """Close the round and return the message to all clients; when done, the final one again."""
-        if self.done and self._broadcast is not None:
+        if self._broadcast is not None and self._broadcast.final:
             return self._broadcast
-        clients = sum(last != NEVER for last in self._last.values())
+        clients = sum(last != NEVER for last in self.counted.values())
         if not clients:
             raise InputError(f"no client has answered in round {self.round}: nothing to broadcast")
         self._close()
         step = self.method.server_step(self._sums, clients, self._broadcast)
         integer = float(products(self._sums[-1:])[0, 0]) if self.method.returns_selections else None
-        answered = sum(last == self.round for last in self._last.values())
-        self.history.append(Round(self.round, answered, step.relaxed, integer))
-        behind = {name: last for name, last in sorted(self._last.items()) if last != self.round}
+        answered = sum(last == self.round for last in self.counted.values())
+        refused = [receipt for receipt in self.refusals if receipt.round == self.round]
+        self.history.append(RoundResult(self.round, answered, step.relaxed, integer, refused))
+        behind = {name: last for name, last in sorted(self.counted.items()) if last != self.round}
         about = (self.run, self.period, self.round, self.round + 1 == self.rounds, clients)
         self._broadcast = Broadcast(*about, step.vector, behind, step.weights, step.numbers)
         self.round += 1
@@ -186,7 +194,7 @@ class Server:
 
     def _problem(self, message: Contribution) -> str:
         """Return what is wrong with a contribution; empty if nothing is."""
-        last = self._last[message.client]
+        last = self.counted[message.client]
         if message.basis != last:
             return f"is the difference from its answer of round {message.basis}: the last counted one is of {last}"
         if len(message.vector) != self.dimension:
@@ -198,19 +206,19 @@ class Server:
             return f"has norm {length:.6g}: at most {bound:g} is possible"
         return ""
 
-    def _refuse(self, client: str, round: int, reason: str) -> Receipt:
-        receipt = Receipt(client, round, False, reason, refused=True)
+    def _refuse(self, client: str, reason: str) -> Receipt:
+        receipt = Receipt(client, self.round, False, reason, refused=True)
         self.refusals.append(receipt)
         return receipt
 
-    def _count(self, vector: Vector, clients: Mapping[str, int]) -> None:
+    def _count(self, vector: Vector, clients: Collection[str]) -> None:
         self._total.add(vector)
-        if self.round and self.method.needs_all_rounds and NEVER in clients.values():
+        if self.round and self.method.needs_all_rounds and any(self.counted[name] == NEVER for name in clients):
             if self._newcomers is None:
                 self._newcomers = Total(self.dimension, self._bound)
             self._newcomers.add(vector)
         for name in clients:
-            self._last[name] = self.round
+            self.counted[name] = self.round
 
     def _close(self) -> None:
         """Add the round's sum to those kept; a client's first answer counts for the rounds before it as well.

@@ -4,6 +4,7 @@ Few words differ by chance alone, so every divergence stands beside the same mea
 cells of the same sizes.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.spatial.distance import pdist, squareform
 from scipy.special import rel_entr
 
 from coreplay.data.stream import FederatedStream
@@ -71,26 +73,25 @@ def describe(stream: FederatedStream, seed: int = 0) -> tuple[Description, Detai
     (True, True)
     """
     words, rows, size = _words(stream)
-    lengths = np.bincount(rows, minlength=len(stream))
     rng = generator(seed, "describe")
     who, when = stream.client_number, stream.period
-    dense = _table(words, when[rows], stream.periods, size).toarray()
-    drift = between_rows(dense)
+    of_periods = _table(words, when[rows], stream.periods, size).toarray()
+    drift = between_rows(of_periods)
 
     def chance(a: int, b: int) -> float:
         """Return the divergence of two periods whose rows are shuffled between the two."""
         both = np.flatnonzero((when == a) | (when == b))
         dealt = np.full(len(stream), -1)
-        dealt[both] = when[rng.permutation(both)]
-        counts = [np.bincount(words[dealt[rows] == t], minlength=size).astype(np.float64) for t in (a, b)]
-        return jensen_shannon(*counts)
+        dealt[both] = when[rng.permutation(both)] == b
+        of_both = dealt[rows] >= 0
+        return float(between_rows(_table(words[of_both], dealt[rows][of_both], 2, size).toarray())[0, 1])
 
     last = stream.periods - 1
-    neighbours = [float(drift[t, t + 1]) for t in range(last)]
     by_chance = [chance(t, t + 1) for t in range(last)]
-    clients = len(stream.clients)
-    shuffled = rng.permutation(len(stream))
-    apart, apart_random = (to_the_rest(_table(words, cell[rows], clients, size)) for cell in (who, who[shuffled]))
+    apart, apart_random = (
+        to_the_rest(_table(words, cell[rows], len(stream.clients), size))
+        for cell in (who, who[rng.permutation(len(who))])
+    )
     known = np.isfinite(apart) & np.isfinite(apart_random)
     counts = stream.counts()
     sizes = counts.sum(axis=1)
@@ -98,11 +99,11 @@ def describe(stream: FederatedStream, seed: int = 0) -> tuple[Description, Detai
     description = Description(
         samples=len(stream),
         test_samples=int(stream.test.sum()),
-        clients=clients,
+        clients=len(stream.clients),
         periods=stream.periods,
         distinct=_distinct(stream),
-        mean_words=float(lengths.mean()),
-        vocabulary=int((dense.sum(axis=0) > 0).sum()),
+        mean_words=len(rows) / len(stream),
+        vocabulary=int((of_periods.sum(axis=0) > 0).sum()),
         labels=len(stream.label_names),
         samples_per_period=counts.sum(axis=0).tolist(),
         clients_per_period=(counts > 0).sum(axis=0).tolist(),
@@ -111,8 +112,8 @@ def describe(stream: FederatedStream, seed: int = 0) -> tuple[Description, Detai
         clients_with_5_in_every_period=int((counts >= 5).all(axis=1).sum()),
         drift_first_last=float(drift[0, -1]),
         drift_first_last_random=chance(0, last) if last else 0.0,
-        drift_neighbours=neighbours,
-        drift_neighbours_random=float(np.mean(by_chance)) if by_chance else 0.0,
+        drift_neighbours=np.diag(drift, 1).tolist(),
+        drift_neighbours_random=_mean(by_chance),
         drift_matrix=drift.tolist(),
         heterogeneity=_mean(apart[known]),
         heterogeneity_random=_mean(apart_random[known]),
@@ -122,8 +123,8 @@ def describe(stream: FederatedStream, seed: int = 0) -> tuple[Description, Detai
     return description, Details(counts, apart[known], apart_random[known])
 
 
-def _mean(values: NDArray[Any]) -> float:
-    return float(values.mean()) if len(values) else 0.0
+def _mean(values: Sequence[float] | NDArray[Any]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
 
 
 def _table(words: NDArray[np.int64], cells: NDArray[np.int64], count: int, size: int) -> csr_array:
@@ -158,30 +159,14 @@ def _distinct(stream: FederatedStream) -> int:
     return len(np.unique(stream.content.reshape(len(stream), -1), axis=0))
 
 
-def jensen_shannon(p: Floats, q: Floats) -> float:
-    """Return the Jensen-Shannon divergence of two vectors of counts in bits; 0 if one is empty.
-
-    >>> jensen_shannon(np.array([1.0, 0.0]), np.array([0.0, 3.0]))
-    1.0
-    """
-    if not p.sum() or not q.sum():
-        return 0.0
-    p, q = p / p.sum(), q / q.sum()
-    return _bits(rel_entr(p, (p + q) / 2).sum() + rel_entr(q, (p + q) / 2).sum())
-
-
-def _bits(nats: float) -> float:
-    """Return the divergence of which this is twice the value in nats; rounding may have made it negative."""
-    return float(max(0.0, nats / (2 * np.log(2))))
-
-
 def between_rows(counts: Floats) -> Floats:
-    """Return the divergences of all pairs of rows."""
-    table = np.zeros((len(counts), len(counts)))
-    for a in range(len(counts)):
-        for b in range(a):
-            table[a, b] = table[b, a] = jensen_shannon(counts[a], counts[b])
-    return table
+    """Return the Jensen-Shannon divergences, in bits, of all pairs of rows of counts; 0 where one is empty.
+
+    >>> between_rows(np.array([[1.0, 0.0], [0.0, 3.0], [0.0, 0.0]])).round(9).tolist()
+    [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    bits = squareform(pdist(counts, "jensenshannon") ** 2 / np.log(2))
+    return np.where(np.isfinite(bits), bits, 0.0)  # NaN is the root of a rounding error
 
 
 def to_the_rest(counts: csr_array) -> Floats:
@@ -197,5 +182,6 @@ def to_the_rest(counts: csr_array) -> Floats:
         if 0 < own.sum() < total.sum():
             p, q = own / own.sum(), (total[counts.indices[cells]] - own) / (total.sum() - own.sum())
             m = (p + q) / 2
-            result[k] = _bits(rel_entr(p, m).sum() + rel_entr(q, m).sum() + np.log(2) * (1 - q.sum()))
+            nats = (rel_entr(p, m).sum() + rel_entr(q, m).sum() + np.log(2) * (1 - q.sum())) / 2
+            result[k] = max(0.0, nats / np.log(2))  # rounding may have made it negative
     return result

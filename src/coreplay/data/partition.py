@@ -171,11 +171,31 @@ def last_of_each(period: Ints, order: NDArray[Any], share: float) -> Bools:
     return test
 
 
-def by_text(texts: Sequence[str], share: float) -> Bools:
-    """Return which texts test, by a hash: all rows with one text fall on the same side."""
-    bound = round(share * 2**32)
-    digests = (hashlib.blake2b(text.encode(), digest_size=4).digest() for text in texts)
-    return np.fromiter((int.from_bytes(d, "little") < bound for d in digests), dtype=bool, count=len(texts))
+def cut_as_given(period: Ints, seconds: Ints | None, texts: Sequence[str], rule: Periods) -> Cut:
+    """Take periods as they are; by time, or else by a hash of the text, some rows test.
+
+    All rows with one text get the same hash, so that no test text is trained on.
+    """
+    number = int(period.max()) + 1 if rule.number is None else rule.number
+    period = np.where(period < number, period, -1)
+    if seconds is not None:
+        return Cut(period, last_of_each(period, seconds, rule.test_fraction), number)
+    bound = round(rule.test_fraction * 2**32)
+    return Cut(period, np.array([bound > 0 and _hash(text) < bound for text in texts]), number)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little")
+
+
+def client_names(number: int) -> list[str]:
+    """Return names of clients in an order that sorting keeps.
+
+    >>> client_names(11)[9:]
+    ['client09', 'client10']
+    """
+    width = len(str(number - 1))
+    return [f"client{k:0{width}d}" for k in range(number)]
 
 
 def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
@@ -186,14 +206,12 @@ def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
     import datasets
     from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
 
-    n = rule.number
+    n, kinds = rule.number, len(set(labels))
     if len(labels) < n:
         raise InputError(f"number of clients must be at most the number of rows: got {n} for {len(labels)} rows")
-    kinds = len(set(labels))
     if rule.by == "pathological" and rule.labels_per_client > kinds:
-        raise InputError(
-            f"labels_per_client must be at most the number of labels: got {rule.labels_per_client} for {kinds} labels"
-        )
+        problem = f"got {rule.labels_per_client} for {kinds} labels"
+        raise InputError(f"labels_per_client must be at most the number of labels: {problem}")
     seed = int(generator(rule.seed, "partition").integers(2**31))
     partitioner: Any = IidPartitioner(n)
     if rule.by == "dirichlet":
@@ -201,51 +219,43 @@ def partition(labels: Sequence[str | None], rule: Clients) -> list[str]:
     elif rule.by == "pathological":
         partitioner = PathologicalPartitioner(n, "label", rule.labels_per_client, seed=seed)
     order = generator(rule.seed, "partition rows").permutation(len(labels))
-    columns = {"label": [str(labels[k]) for k in order], "row": order}
-    partitioner.dataset = datasets.Dataset.from_dict(columns)
-    owner = np.full(len(labels), -1, dtype=np.int64)
+    partitioner.dataset = datasets.Dataset.from_dict({"label": [str(labels[k]) for k in order], "row": order})
+    client = [""] * len(labels)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Classes: .* will NOT be used")  # the stream's notes say how many rows
-            partitioner.load_partition(0)
-        for k in range(n):
-            owner[partitioner.load_partition(k).with_format("numpy")["row"][:]] = k
+            for k, name in enumerate(client_names(n)):
+                for row in partitioner.load_partition(k)["row"]:
+                    client[row] = name
     except ValueError as error:
         raise InputError(f"clients by {rule.by} can't be dealt out ({error}): use fewer, or other labels") from None
-    width = len(str(n - 1))
-    return [f"client{k:0{width}d}" if k >= 0 else "" for k in owner]
+    return client
 
 
 def limited(client: Sequence[str], period: Ints, test: Bools, rule: Clients) -> tuple[Ints, list[str]]:
     """Return the rows that the limits leave, in their order, and a note of every client that they cost."""
     names, who = np.unique(np.asarray(client, dtype=object), return_inverse=True)
-    kept = np.ones(len(who), dtype=bool)
-    notes = []
-    if rule.max_samples is not None or rule.max_test_samples is not None:
-        most = len(who) if rule.max_samples is None else rule.max_samples
-        most_test = most if rule.max_test_samples is None else rule.max_test_samples
+    kept, notes = np.ones(len(who), dtype=bool), []
+    limits = {"max_samples": rule.max_samples, "max_test_samples": rule.max_test_samples}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    if given:
+        most = given.get("max_samples", len(who))
         cell = (who * (int(period.max()) + 1) + period) * 2 + test
         draw = np.lexsort((generator(rule.seed, "limit").random(len(who)), cell))
         ranks = np.empty(len(who), dtype=np.int64)
         ranks[draw] = np.arange(len(who)) - np.searchsorted(cell[draw], cell[draw])
-        kept &= ranks < np.where(test, most_test, most)
-        if not kept.all():
-            limits = {"max_samples": rule.max_samples, "max_test_samples": rule.max_test_samples}
-            above = ", ".join(f"{name}={limit}" for name, limit in limits.items() if limit is not None)
-            notes.append(f"{int((~kept).sum())} rows above {above} per client, period and split: left out")
+        kept = ranks < np.where(test, given.get("max_test_samples", most), most)
+    if not kept.all():
+        above = ", ".join(f"{name}={limit}" for name, limit in given.items())
+        notes.append(f"{int((~kept).sum())} rows above {above} per client, period and split: left out")
     sizes = np.bincount(who[kept & ~test], minlength=len(names))
-    small = np.flatnonzero(sizes < rule.min_samples)
+    stay, small = np.flatnonzero(sizes >= rule.min_samples), np.flatnonzero(sizes < rule.min_samples)
     if len(small):
         rows = int(np.isin(who, small).sum())
         some = ", ".join(repr(str(names[k])) for k in small[:3]) + (", ..." if len(small) > 3 else "")
-        notes.append(
-            f"{len(small)} of {len(names)} clients have fewer than {rule.min_samples} training samples ({some}): "
-            f"left out with their {rows} rows"
-        )
-        kept &= ~np.isin(who, small)
-    stay = np.flatnonzero(sizes >= rule.min_samples)
+        problem = f"{len(small)} of {len(names)} clients have fewer than {rule.min_samples} training samples ({some})"
+        notes.append(f"{problem}: left out with their {rows} rows")
     if rule.max_clients is not None and len(stay) > rule.max_clients:
-        chosen = generator(rule.seed, "keep").choice(stay, size=rule.max_clients, replace=False)
         notes.append(f"{rule.max_clients} of {len(stay)} clients chosen at random (max_clients={rule.max_clients})")
-        kept &= np.isin(who, chosen)
-    return np.flatnonzero(kept), notes
+        stay = generator(rule.seed, "keep").choice(stay, size=rule.max_clients, replace=False)
+    return np.flatnonzero(kept & np.isin(who, stay)), notes

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -20,11 +21,9 @@ from coreplay.errors import InputError, unknown
 from coreplay.files import reading
 
 LONGEST = 2**20  # bytes of a line; a sample is a sentence or a page, not a book
-_CHUNK = 2**18
+_KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
 _DEFAULTS = ("label", "timestamp", "period", "split")
 _LAST = 253402300800  # the year 10000, which milliseconds taken for seconds pass
-_NUMBER, _WITH_ZONE, _WITHOUT_ZONE = "Unix seconds", "a time with a zone", "a time without a zone"
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -95,21 +94,22 @@ def read_files(paths: Sequence[Path], columns: Columns) -> RawColumns:
     parts = []
     for path in paths:
         if not path.is_file():
-            raise InputError(f"{path}: does not exist or is no file: pass .jsonl, .jsonl.gz, .csv, .csv.gz or .parquet")
-        kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-        if kind not in _READERS or path.name.endswith(".parquet.gz"):
-            usual = f"{', '.join(_READERS)}; all but .parquet also with .gz"
-            raise InputError(f"{path}: unknown kind of file {''.join(path.suffixes[-2:])!r}: use one of {usual}")
-        parts.append(_READERS[kind](path, columns))
+            raise InputError(f"{path}: does not exist or is no file: pass {', '.join(_KINDS)}")
+        kind = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+        if kind not in _KINDS:
+            raise InputError(f"{path}: unknown kind of file {kind!r}: use one of {', '.join(_KINDS)}")
+        if kind == ".parquet":
+            parts.append(_read_parquet(path, columns))
+        else:
+            parts.append(_collected(path, _csv_rows(path) if "csv" in kind else _json_rows(path), columns))
+    if not parts:
+        raise InputError("path must name at least one file: got none")
     return parts[0] if len(parts) == 1 else _concatenated(parts)
 
 
 def _concatenated(parts: list[RawColumns]) -> RawColumns:
-    if not parts:
-        raise InputError("path must name at least one file: got none")
     for part in parts:
-        if set(part.columns) != set(parts[0].columns):
-            odd = sorted(set(part.columns) ^ set(parts[0].columns))
+        if odd := sorted(set(part.columns) ^ set(parts[0].columns)):
             raise InputError(f"{part.where(0)}: the files differ in the columns for {', '.join(odd)}: name them alike")
     starts = [0, *accumulate(map(len, parts))]
 
@@ -121,7 +121,7 @@ def _concatenated(parts: list[RawColumns]) -> RawColumns:
     return RawColumns(joined, where, parts[0].names)
 
 
-def _collected(path: Path, rows: Iterable[tuple[int, Row]], columns: Columns) -> RawColumns:
+def _collected(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], columns: Columns) -> RawColumns:
     """Keep the columns that have a role, and the line of each row."""
     roles: dict[str, str] = {}
     kept: dict[str, list[Any]] = {}
@@ -141,49 +141,41 @@ def _collected(path: Path, rows: Iterable[tuple[int, Row]], columns: Columns) ->
     return RawColumns(kept, lambda k: f"{path}:{numbers[k]}", roles)
 
 
-def _read_jsonl(path: Path, columns: Columns) -> RawColumns:
-    def rows() -> Iterator[tuple[int, Row]]:
-        for number, line in lines(path):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}:{number}:{error.colno}: not JSON ({error.msg}): {_short(line)!r}") from None
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}:{number}: not JSON ({error}): {_short(line)!r}") from None
-            if not isinstance(row, dict):
-                raise InputError(f"{path}:{number}: must be an object with named columns: {_short(line)!r}")
-            yield number, row
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}:{number}:{error.colno}: not JSON ({error.msg}): {_short(line)!r}") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}:{number}: not JSON ({error}): {_short(line)!r}") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{number}: must be an object with named columns: {_short(line)!r}")
+        yield number, row
 
-    return _collected(path, rows(), columns)
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))  # `lines` checks how long a line is
+    reader = csv.reader((line + "\n" for _, line in lines(path)), strict=True)
+    end = 0  # the line on which the last row ended
+    try:
+        names = next(reader, [])
+        end = reader.line_num
+        for values in reader:
+            number, end = end + 1, reader.line_num
+            if values and len(values) != len(names):
+                problem = f"has {len(values)} values for {len(names)} columns: is a quote missing?"
+                raise InputError(f"{path}:{number}: {problem}")
+            if values:
+                yield number, dict(zip(names, values, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}:{end + 1}: not CSV ({error})") from None
 
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _read_csv(path: Path, columns: Columns) -> RawColumns:
-    def rows() -> Iterator[tuple[int, Row]]:
-        csv.field_size_limit(max(LONGEST, csv.field_size_limit()))  # how long a line may be is checked there
-        reader = csv.reader((line + "\n" for _, line in lines(path)), strict=True)
-        before = 0
-        names: list[str] | None = None
-        try:
-            for values in reader:
-                number, before = before + 1, reader.line_num
-                if names is None:
-                    names = values
-                elif values and len(values) != len(names):
-                    raise InputError(
-                        f"{path}:{number}: has {len(values)} values for {len(names)} columns: is a quote missing?"
-                    )
-                elif values:
-                    yield number, dict(zip(names, values, strict=True))
-        except csv.Error as error:
-            raise InputError(f"{path}:{before + 1}: not CSV ({error})") from None
-
-    return _collected(path, rows(), columns)
 
 
 def _read_parquet(path: Path, columns: Columns) -> RawColumns:
@@ -191,75 +183,55 @@ def _read_parquet(path: Path, columns: Columns) -> RawColumns:
 
     with reading(path, "Parquet"):
         roles = columns.roles(pq.read_schema(path).names, f"{path}: ")
-        table = pq.read_table(path, columns=list(dict.fromkeys(roles.values())))
-        return from_table(table, roles, lambda k: f"{path}: row {k + 1}")
+        return from_table(pq.read_table(path, columns=list(dict.fromkeys(roles.values()))), roles, str(path))
 
 
-def from_table(table: Any, roles: dict[str, str], where: Callable[[int], str]) -> RawColumns:
+def from_table(table: Any, roles: dict[str, str], name: str) -> RawColumns:
     """Return the columns of an arrow table by role."""
     if table.num_rows == 0:
-        raise InputError(f"{where(0).partition(': row')[0]}: has no rows")
-    return RawColumns({role: table.column(column).to_pylist() for role, column in roles.items()}, where, roles)
-
-
-_READERS: dict[str, Callable[[Path, Columns], RawColumns]] = {
-    ".jsonl": _read_jsonl,
-    ".json": _read_jsonl,
-    ".csv": _read_csv,
-    ".parquet": _read_parquet,
-}
+        raise InputError(f"{name}: has no rows")
+    columns = {role: table.column(column).to_pylist() for role, column in roles.items()}
+    return RawColumns(columns, lambda k: f"{name}: row {k + 1}", roles)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Iterate over (line number from 1, line without its end); an `InputError` names the file and line of a fault."""
+    """Iterate over (line number from 1, line without its end), none of which is read further than it may be long."""
     number = 0
     try:
         with cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb") as stream:
-            for number, raw in enumerate(_split(stream, path), 1):
+            for number, raw in enumerate(iter(partial(stream.readline, LONGEST + 1), b""), 1):
+                line = raw.removesuffix(b"\n")
+                if len(line) > LONGEST:
+                    problem = f"the line is longer than {LONGEST} bytes: each line must hold one sample"
+                    raise InputError(f"{path}:{number}: {problem}")
                 try:
-                    yield number, raw.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
+                    yield number, line.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    raise InputError(
-                        f"{path}:{number}:{error.start + 1}: byte {raw[error.start]:#04x} is not UTF-8: "
-                        "convert the file to UTF-8"
-                    ) from None
+                    problem = f"byte {line[error.start]:#04x} is not UTF-8: convert the file to UTF-8"
+                    raise InputError(f"{path}:{number}:{error.start + 1}: {problem}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}:{number + 1}: can't be read: {error}") from None
 
 
-def _split(stream: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Iterate over the lines of a file, none of which is read further than it may be long."""
-    pending, number = b"", 0
-    while chunk := stream.read(_CHUNK):
-        *whole, pending = (pending + chunk).split(b"\n")
-        for k, line in enumerate((*whole, pending), number + 1):
-            if len(line) > LONGEST:
-                raise InputError(f"{path}:{k}: the line is longer than {LONGEST} bytes: each line must hold one sample")
-        number += len(whole)
-        yield from whole
-    if pending:
-        yield pending
-
-
-def unix_seconds(raw: RawColumns, role: str = "timestamp") -> Ints:
+def unix_seconds(raw: RawColumns) -> Ints:
     """Return the Unix seconds of each row; a column wholly without zones is read as UTC.
 
     Zones may differ. A column that mixes times with and without a zone is an error: rows could be hours apart.
     """
-    given = raw.columns[role]
+    given = raw.columns["timestamp"]
     if set(map(type, given)) == {int} and -_LAST < min(given) <= max(given) < _LAST:
         return np.array(given, dtype=np.int64)
     seconds = np.empty(len(raw), dtype=np.int64)
-    first: str | None = None
+    first = ""
     for k, value in enumerate(given):
         try:
             seconds[k], kind = _parsed_time(value)
         except (ValueError, OverflowError, TypeError) as error:
-            raise raw.error(k, role, f"not a time ({error}): use Unix seconds or 2026-11-15T09:30:00+00:00") from None
-        if first is None:
-            first = kind
-        elif kind != first:
-            raise raw.error(k, role, f"this is {kind}, but {raw.where(0)} has {first}: make all rows alike")
+            problem = f"not a time ({error}): use Unix seconds or 2026-11-15T09:30:00+00:00"
+            raise raw.error(k, "timestamp", problem) from None
+        first = first or kind
+        if kind != first:
+            raise raw.error(k, "timestamp", f"this is {kind}, but {raw.where(0)} has {first}: make all rows alike")
     return seconds
 
 
@@ -272,26 +244,25 @@ def moment(value: str | int | float | date) -> int:
     try:
         return _parsed_time(value)[0]
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(
-            f"a time must be Unix seconds or ISO 8601, such as 2021-09-17: got {value!r} ({error})"
-        ) from None
+        problem = f"a time must be Unix seconds or ISO 8601, such as 2021-09-17: got {value!r} ({error})"
+        raise InputError(problem) from None
 
 
 def _parsed_time(value: Any) -> tuple[int, str]:
+    """Return the Unix seconds of a time, and what kind of time it is."""
     if isinstance(value, str):
-        text = value.strip()
         try:
-            value = float(text)
+            value = float(value)
         except ValueError:
-            value = datetime.fromisoformat(text)
+            value = datetime.fromisoformat(value.strip())
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
     if isinstance(value, datetime):
-        zone = _WITHOUT_ZONE if value.tzinfo is None else _WITH_ZONE
-        aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
-        return math.floor(aware.timestamp()), zone
-    if isinstance(value, date):
-        return math.floor(datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()), _WITHOUT_ZONE
+        if value.tzinfo is None:
+            return math.floor(value.replace(tzinfo=UTC).timestamp()), "a time without a zone"
+        return math.floor(value.timestamp()), "a time with a zone"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"a {type(value).__name__}")
     if not -_LAST < value < _LAST:
         raise ValueError("beyond the year 9999; are these milliseconds?")
-    return math.floor(value), _NUMBER
+    return math.floor(value), "Unix seconds"

@@ -12,8 +12,9 @@ from coreplay.errors import InputError
 
 Ints = NDArray[np.int64]
 Content: TypeAlias = Any  # an arrow array of texts or a numpy array (arrow comes without types)
-_UNSET: NDArray[Any] = np.empty(0)
-_COLUMNS = (("ids", np.uint64), ("label", np.int64), ("timestamp", np.int64), ("arrived", np.int64))
+_COLUMNS = {"ids": np.uint64, "label": np.int64, "timestamp": np.int64, "arrived": np.int64, "weight": np.float32}
+_UNKNOWN: Any = -1  # a single number stands for a column of it
+_ONE: Any = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,18 +52,15 @@ class Samples:
     label: Ints
     timestamp: Ints
     label_names: tuple[str, ...] = ()
-    arrived: Ints = field(default_factory=lambda: _UNSET)
-    weight: NDArray[np.float32] = field(default_factory=lambda: _UNSET)
+    arrived: Ints = _UNKNOWN
+    weight: NDArray[np.float32] = _ONE
     extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.content)
-        if self.arrived is _UNSET:
-            object.__setattr__(self, "arrived", np.full(n, -1, dtype=np.int64))
-        if self.weight is _UNSET:
-            object.__setattr__(self, "weight", np.ones(n, dtype=np.float32))
-        for name, dtype in (*_COLUMNS, ("weight", np.float32)):
+        for name, dtype in _COLUMNS.items():
             column = np.asarray(getattr(self, name), dtype=dtype)
+            column = np.full(n, column) if column.ndim == 0 else column
             if column.shape != (n,):
                 raise InputError(f"{name} must have one value per sample, shape ({n},): got shape {column.shape}")
             object.__setattr__(self, name, column)
@@ -87,9 +85,9 @@ class Samples:
             content = self.content[which]
         else:
             content = self.content.take(pa.array(which))
-        columns = {name: getattr(self, name)[which] for name, _ in _COLUMNS}
+        columns: dict[str, Any] = {name: getattr(self, name)[which] for name in _COLUMNS}
         extras = {name: column[which] for name, column in self.extras.items()}
-        return replace(self, content=content, weight=self.weight[which], extras=extras, **columns)
+        return replace(self, content=content, extras=extras, **columns)
 
     def with_columns(self, **extras: NDArray[Any]) -> "Samples":
         """Return the samples with further columns of numbers, or with other values in those that they have."""
@@ -97,13 +95,8 @@ class Samples:
 
     def replaced(self, *, weight: ArrayLike | None = None, arrived: ArrayLike | None = None) -> "Samples":
         """Return the samples with other weights or periods of arrival; a single number applies to all of them."""
-        given = {"weight": (weight, np.float32), "arrived": (arrived, np.int64)}
-        columns: dict[str, Any] = {
-            name: np.full(len(self), value, dtype=dtype) if np.ndim(value) == 0 else np.asarray(value, dtype=dtype)
-            for name, (value, dtype) in given.items()
-            if value is not None
-        }
-        return replace(self, **columns)
+        given: dict[str, Any] = {"weight": weight, "arrived": arrived}
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def texts(self) -> list[str]:
@@ -131,10 +124,7 @@ class Samples:
             raise InputError("these samples have different label_names: join samples of one stream only")
         contents = [part.content for part in parts]
         content = np.concatenate(contents) if isinstance(contents[0], np.ndarray) else pa.concat_arrays(contents)
-        columns = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("ids", "label", "timestamp", "arrived", "weight")
-        }
+        columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
         extras = {
             name: joined_column(name, [part.extras.get(name) for part in parts], [len(part) for part in parts])
             for name in dict.fromkeys(name for part in parts for name in part.extras)

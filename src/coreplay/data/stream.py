@@ -88,19 +88,14 @@ class FederatedStream:
         self.clients, who = _codes(client)
         cells = len(self.clients) * self.periods
         if cells > max(MOST_CELLS, CELLS_PER_SAMPLE * n):  # each takes memory, also where it is empty
-            raise InputError(
-                f"{len(self.clients)} clients x {self.periods} periods are {cells} cells for {n} samples: make fewer "
-                "and longer periods"
-            )
+            problem = f"{len(self.clients)} clients x {self.periods} periods are {cells} cells for {n} samples"
+            raise InputError(f"{problem}: make fewer and longer periods")
         self.label_names, what = _codes([None] * n if label is None else label, label_names)
         cell = (who * self.periods + when) * 2 + np.asarray(test, dtype=bool)
         times = np.full(n, -1, dtype=np.int64) if timestamp is None else np.asarray(timestamp, dtype=np.int64)
         order = np.lexsort((times, cell))
-        if isinstance(content, np.ndarray):
-            content = content[order]
-        else:
-            content = pa.array(content, pa.large_string()).take(pa.array(order))
-        self.content: Content = content
+        arrays = isinstance(content, np.ndarray)
+        self.content: Content = content[order] if arrays else pa.array(content, pa.large_string()).take(order)
         self.label, self.timestamp = what[order], times[order]
         self.has_times = timestamp is not None
         self._cells = cell[order]
@@ -112,11 +107,8 @@ class FederatedStream:
         return len(self._cells)
 
     def __repr__(self) -> str:
-        tests = int(self.test.sum())
-        return (
-            f"FederatedStream({len(self.clients)} clients, {self.periods} periods, "
-            f"{len(self) - tests} train + {tests} test samples)"
-        )
+        samples = f"{int((~self.test).sum())} train + {int(self.test.sum())} test samples"
+        return f"FederatedStream({len(self.clients)} clients, {self.periods} periods, {samples})"
 
     @property
     def test(self) -> NDArray[np.bool_]:
@@ -157,19 +149,12 @@ class FederatedStream:
 
     def samples(self, client: str, period: int, split: str = "train") -> Samples:
         """Return the samples of one cell: slices of the stream's columns, ordered by time."""
-        if client not in self._client_numbers:
-            raise unknown("client", client, self.clients[:20])
-        if not 0 <= period < self.periods:
-            raise InputError(f"period must be 0 to {self.periods - 1}: got {period}")
-        cell = 2 * (self._client_numbers[client] * self.periods + period) + _split(split)
+        cell = self._number(client) * 2 * self.periods + self._cell(period, split)
         return self._rows(slice(int(self._starts[cell]), int(self._starts[cell + 1])))
 
     def of_period(self, period: int, split: str = "train") -> Samples:
         """Return the samples of all clients in one period, client by client."""
-        if not 0 <= period < self.periods:
-            raise InputError(f"period must be 0 to {self.periods - 1}: got {period}")
-        chosen = self._cells % (2 * self.periods) == 2 * period + _split(split)
-        return self.all()[np.flatnonzero(chosen)]
+        return self.all()[np.flatnonzero(self._cells % (2 * self.periods) == self._cell(period, split))]
 
     def all(self) -> Samples:
         """Return every sample, without copying."""
@@ -182,11 +167,7 @@ class FederatedStream:
         >>> stream.only(["bo"])
         FederatedStream(1 clients, 2 periods, 2 train + 0 test samples)
         """
-        for client in clients:
-            if client not in self._client_numbers:
-                raise unknown("client", client, self.clients[:20])
-        wanted = np.isin(self.client_number, [self._client_numbers[client] for client in clients])
-        rows = np.flatnonzero(wanted)
+        rows = np.flatnonzero(np.isin(self.client_number, [self._number(client) for client in clients]))
         samples = self.all()[rows]
         return FederatedStream(
             [self.clients[k] for k in self.client_number[rows].tolist()],
@@ -204,6 +185,17 @@ class FederatedStream:
         """Go through the (client, period, samples) that are not empty."""
         for k, t in np.argwhere(self.counts(split)):
             yield self.clients[k], int(t), self.samples(self.clients[k], int(t), split)
+
+    def _number(self, client: str) -> int:
+        if client not in self._client_numbers:
+            raise unknown("client", client, self.clients[:20])
+        return self._client_numbers[client]
+
+    def _cell(self, period: int, split: str) -> int:
+        """Return the number of a cell among those of its client."""
+        if not 0 <= period < self.periods:
+            raise InputError(f"period must be 0 to {self.periods - 1}: got {period}")
+        return 2 * period + _split(split)
 
     def _rows(self, rows: slice) -> Samples:
         arrived = self._cells[rows] // 2 % self.periods

@@ -10,8 +10,9 @@ simplices: for any y and the corner V with the smallest product ⟨y, V⟩, ‖�
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from coreplay.selection.pool import unit_rows
 from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int], None]
+MAX_STEPS = 3000  # of Wolfe's algorithm
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,7 @@ def draw_clients(config: CoordinationStudy) -> list[NDArray[np.float32]]:
     return out
 
 
-def joint_bound(
-    clients: list[NDArray[np.float32]], budget: int, *, tolerance: float = 1e-4, most: int = 3000
-) -> tuple[float, float]:
+def joint_bound(clients: list[NDArray[np.float32]], budget: int, *, tolerance: float = 1e-4) -> tuple[float, float]:
     """Return a proven lower bound of the joint relaxation and a feasible value, relatively within `tolerance`.
 
     >>> lower, upper = joint_bound([np.float32([[1, 0], [0, 1]]), np.float32([[1, 0], [-1, 0]])], 1)
@@ -122,7 +121,7 @@ def joint_bound(
     ends = np.cumsum([len(client) for client in clients])[:-1]
     corners = [_corner(stacked, ends, np.zeros(stacked.shape[1]), budget)]
     y, lower = corners[0], 0.0
-    for _ in range(most):
+    for _ in range(MAX_STEPS):
         corner = _corner(stacked, ends, y, budget)
         length = float(y @ y)
         lower = max(lower, max(float(y @ corner), 0.0) ** 2 / length if length > 0 else 0.0)
@@ -150,7 +149,7 @@ def run(
     config: CoordinationStudy,
     given: Mapping[str, NDArray[np.floating]] | None = None,
     *,
-    progress: Progress = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> StudyResult:
     """Run the study on generated clients, or on given ones: their gradients by name.
 
@@ -167,16 +166,14 @@ def run(
         clients = list(given.values())
     progress(1, total)
     outcomes: list[Outcome] = []
-    kept: Sequence[NDArray[np.int64]] = ()
-    for method in config.methods:
-        for rounds in config.rounds:
-            began = time.perf_counter()
-            found = coordinate(clients, config.budget, method, rounds, config.seed)
-            seconds = time.perf_counter() - began
-            if not outcomes or found.objective < min(outcome.objective for outcome in outcomes):
-                kept = found.selections
-            ratio = found.objective / lower if lower > 0 else None
-            outcomes.append(Outcome(method, rounds, found.objective, ratio, found.bytes_up, found.bytes_down, seconds))
-            progress(1 + len(outcomes), total)
-    selections = {name: chosen.tolist() for name, chosen in zip(given or (), kept, strict=given is not None)}
+    selections: dict[str, list[int]] = {}
+    for method, rounds in product(config.methods, config.rounds):
+        began = time.perf_counter()
+        found = coordinate(clients, config.budget, method, rounds, config.seed)
+        seconds = time.perf_counter() - began
+        if given is not None and all(found.objective < outcome.objective for outcome in outcomes):
+            selections = {name: kept.tolist() for name, kept in zip(given, found.selections, strict=True)}
+        ratio = found.objective / lower if lower > 0 else None
+        outcomes.append(Outcome(method, rounds, found.objective, ratio, found.bytes_up, found.bytes_down, seconds))
+        progress(1 + len(outcomes), total)
     return StudyResult(config, lower, upper, outcomes, selections, versions())

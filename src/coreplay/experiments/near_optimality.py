@@ -12,8 +12,9 @@ relaxation with value 0 and does not tell the samples apart. "uncentred": the sa
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from os import cpu_count
 from typing import Any
@@ -30,10 +31,7 @@ from coreplay.validation import whole_number
 
 Floats = NDArray[np.float64]
 
-MIXTURES = {
-    "literal": "centres and samples normalised per coordinate, as the appendix says",
-    "uncentred": "no normalisation",
-}
+MIXTURES = ("literal", "uncentred")
 # on a pool of new samples only, the first two equal naive_uniform and the last equals polished
 NEEDS_HISTORY = ("approximate_uniform", "fixed_proportion", "balanced")
 CHUNK = 100  # repeats per task of a worker process
@@ -67,7 +65,7 @@ class NearOptimality:
             check_method(method, {})
             if method in NEEDS_HISTORY:
                 raise InputError(f"method {method!r} needs a buffer from earlier periods: leave it out here")
-        object.__setattr__(self, "methods", tuple(chosen))
+        object.__setattr__(self, "methods", chosen)
         object.__setattr__(self, "sizes", tuple(dict.fromkeys(self.sizes)))
 
 
@@ -111,15 +109,10 @@ def draw(rng: np.random.Generator, n: int, mixture: str, *, dimension: int = 300
     >>> rows.shape, bool(abs(rows.mean(axis=0)).max() < 1e-12)
     ((4, 3), True)
     """
-    if mixture not in MIXTURES:
-        raise unknown("mixture", mixture, MIXTURES)
-    literal = mixture == "literal"
-    centres = rng.normal(size=(rng.poisson(4) + 1, dimension))
-    if literal:
-        centres = _normalise(centres)
+    normalise = _normalise if mixture == "literal" else np.asarray
+    centres = normalise(rng.normal(size=(rng.poisson(4) + 1, dimension)))
     weights = rng.dirichlet(np.ones(len(centres)))
-    samples = centres[rng.choice(len(centres), size=n, p=weights)] + rng.normal(size=(n, dimension))
-    return _normalise(samples) if literal else samples
+    return normalise(centres[rng.choice(len(centres), size=n, p=weights)] + rng.normal(size=(n, dimension)))
 
 
 def _normalise(rows: Floats) -> Floats:
@@ -142,36 +135,30 @@ def run(
     workers = whole_number(cpu_count() if workers is None else workers, "workers", least=1)
     began = time.perf_counter()
     chunks = [
-        (n, first, min(CHUNK, config.repeats - first))
+        (n, range(first, min(first + CHUNK, config.repeats)))
         for n in config.sizes
         for first in range(0, config.repeats, CHUNK)
     ]
-    ratios = {n: np.empty((len(config.methods), config.repeats)) for n in config.sizes}
-    times = {n: np.empty((len(config.methods) + 1, config.repeats)) for n in config.sizes}
-    done, total = 0, config.repeats * len(config.sizes)
+    repeats: dict[int, list[tuple[Floats, Floats]]] = {n: [] for n in config.sizes}
+    total = config.repeats * len(config.sizes)
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=threadpool_limits, initargs=(1,)) as pool:
-        futures = {pool.submit(_run_chunk, config, *chunk): chunk for chunk in chunks}
-        try:
-            for future in as_completed(futures):
-                n, first, count = futures[future]
-                ratios[n][:, first : first + count], times[n][:, first : first + count] = future.result()
-                done += count
-                progress(done, total)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    rows = []
+        for (n, _), found in zip(
+            chunks, pool.map(partial(_run_chunk, config), *zip(*chunks, strict=True)), strict=True
+        ):
+            repeats[n] += found
+            progress(sum(map(len, repeats.values())), total)
+    ratios, rows = {}, []
     for n in config.sizes:
-        rows += [_row(n, method, ratios[n][k], times[n][k]) for k, method in enumerate(config.methods)]
-        rows.append(_row(n, "exact", np.ones(config.repeats), times[n][-1]))
+        ratios[n], times = (np.stack(part, axis=1) for part in zip(*repeats[n], strict=True))
+        rows += [_row(n, method, ratios[n][k], times[k]) for k, method in enumerate(config.methods)]
+        rows.append(_row(n, "exact", np.ones(config.repeats), times[-1]))
     return Result(config, ratios, rows, time.perf_counter() - began, versions())
 
 
-def _run_chunk(config: NearOptimality, n: int, first: int, count: int) -> tuple[Floats, Floats]:
-    """Return ratios and times of some repeats, one column per repeat."""
-    one_repeat(config, n, first)  # compiles the selectors, so that compilation is not timed
-    ratios, seconds = zip(*(one_repeat(config, n, repeat) for repeat in range(first, first + count)), strict=True)
-    return np.stack(ratios, axis=1), np.stack(seconds, axis=1)
+def _run_chunk(config: NearOptimality, n: int, repeats: range) -> list[tuple[Floats, Floats]]:
+    """Return the ratios and times of some repeats."""
+    one_repeat(config, n, repeats[0])  # compiles the selectors, so that compilation is not timed
+    return [one_repeat(config, n, repeat) for repeat in repeats]
 
 
 def one_repeat(config: NearOptimality, n: int, repeat: int) -> tuple[Floats, Floats]:

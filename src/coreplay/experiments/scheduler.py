@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -58,38 +58,25 @@ class RunStatus:
 
 
 class SweepStatus:
-    """The status of all runs of a sweep by name; `changed` is called with every run whose state changes."""
+    """The status of all runs of a sweep by name."""
 
-    def __init__(
-        self,
-        runs: Sequence[Planned],
-        changed: Callable[[Planned, RunStatus], None] = lambda planned, status: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, runs: Sequence[Planned], clock: Callable[[], float] = time.monotonic) -> None:
         self.runs = tuple(runs)
         self.by_name = {planned.name: RunStatus() for planned in runs}
-        self._changed, self._clock = changed, clock
-        self._began = clock()
+        self._clock, self._began = clock, clock()
 
     def set(self, planned: Planned, state: str, *, score: float | None = None, problem: str = "") -> None:
         """Set the state of a run."""
         status = self.by_name[planned.name]
-        repeated = status.state == state == FINISHED
         status.state, status.problem = state, problem
         status.score = status.score if score is None else score
         if state == FINISHED:
             status.done = 1.0
-            status.start = status.start if status.rounds else 1.0  # it was finished before this process began
-        if not repeated:
-            self._changed(planned, status)
+            status.start = status.start if status.rounds else 1.0  # without events it was finished before
 
     def waiting(self, group: str | None = None) -> list[Planned]:
         """Return the runs that wait, of one group or of all."""
         return [p for p in self.runs if self.by_name[p.name].state == WAITING and group in (None, p.group)]
-
-    def begin(self) -> None:
-        """Measure the pace from now on."""
-        self._began = self._clock()
 
     def counts(self) -> dict[str, int]:
         """Return the number of runs in each state."""
@@ -160,7 +147,6 @@ def run_sweep(
         scheduler = Scheduler(status, Path(folder))
         cores = len(os.sched_getaffinity(0))
         parallel = max(1, min(workers or cores, len(status.waiting())))
-        status.begin()
         with ThreadPoolExecutor(parallel) as pool:  # unlike `Thread.join`, it still waits after an interrupt
             try:
                 jobs = [pool.submit(scheduler.work, max(1, cores // parallel)) for _ in range(parallel)]
@@ -168,8 +154,8 @@ def run_sweep(
                     tick()
             finally:
                 scheduler.stop()
-        if scheduler.fatal is not None:
-            raise scheduler.fatal
+        for job in jobs:
+            job.result()
 
 
 class Scheduler:
@@ -177,7 +163,6 @@ class Scheduler:
 
     def __init__(self, status: SweepStatus, folder: Path) -> None:
         self.status, self.folder = status, folder
-        self.fatal: BaseException | None = None
         self._changed = threading.Condition()
         self._taken: set[str] = set()  # first periods that are done or in progress
         self._stopped = False
@@ -222,48 +207,42 @@ class Scheduler:
             shared = self._prepared[planned.group]
             return replace(shared, start=FlatModel(shared.task.model(planned.config.seed)).numpy().copy())
 
-    def stop(self, error: BaseException | None = None) -> None:
+    def stop(self) -> None:
         """Start no more runs; those in progress stop at their next event."""
         with self._changed:
-            self._stopped, self.fatal = True, self.fatal or error
+            self._stopped = True
             self._changed.notify_all()
 
     def work(self, workers: int) -> None:
         """Run one run after another; worker processes are kept as long as the stream stays the same."""
-        engine: ProcessesEngine | None = None
         group: str | None = None
         try:
-            while (planned := self._take(group)) is not None:
-                try:
-                    prepared = self._prepare(planned)
-                    if engine is not None and group != planned.group:
-                        engine.close()
-                        engine = None
-                    if engine is None:
-                        engine = ProcessesEngine(prepared.stream, prepared.task, prepared.start, workers)
-                        group = planned.group
-                    self._run(planned, prepared, engine)
-                except StoppedError:
-                    self._release(planned, WAITING)
-                    return
-                except Exception as error:
-                    if disk_full(error):
+            with ExitStack() as engines:
+                while (planned := self._take(group)) is not None:
+                    try:
+                        prepared = self._prepare(planned)
+                        if group != planned.group:
+                            engines.close()
+                            made = ProcessesEngine(prepared.stream, prepared.task, prepared.start, workers)
+                            engine, group = engines.enter_context(made), planned.group
+                        self._run(planned, prepared, engine)
+                        self._release(planned, FINISHED)
+                    except StoppedError:
                         self._release(planned, WAITING)
-                        self.stop(error)
                         return
-                    with suppress(OSError, InputError):
-                        write_text(self.folder / "runs" / planned.name / FAILURE, f"{type(error).__name__}: {error}\n")
-                    self._release(planned, FAILED, one_line(error))
-                    if engine is not None:  # its processes may have died with the run
-                        engine.close()
-                        engine = group = None
-                else:
-                    self._release(planned, FINISHED)
-        except BaseException as error:  # a fault of the scheduler, not of a run
-            self.stop(error)
-        finally:
-            if engine is not None:
-                engine.close()
+                    except Exception as error:
+                        if disk_full(error):
+                            self._release(planned, WAITING)
+                            raise
+                        text = f"{type(error).__name__}: {error}\n"
+                        with suppress(OSError, InputError):
+                            write_text(self.folder / "runs" / planned.name / FAILURE, text)
+                        self._release(planned, FAILED, str(error).partition("\n")[0] or type(error).__name__)
+                        engines.close()  # its processes may have died with the run
+                        group = None
+        except BaseException:  # a full disk, or a fault of the scheduler
+            self.stop()
+            raise
 
     def _run(self, planned: Planned, prepared: Prepared, engine: ProcessesEngine) -> None:
         """Start or continue a run; use the stored first period, or store it for other runs."""
@@ -291,12 +270,3 @@ def _share_first(stored: RunFolder, first: Path) -> None:
     found = stored.checkpoint()
     if found is not None and found.progress.period == 0 and found.progress.measured:
         copy(stored.path / CHECKPOINT, first, private=True)
-
-
-def one_line(error: BaseException) -> str:
-    r"""Return the first line of an error, or its class name if it has no text.
-
-    >>> one_line(ValueError("too small\nby far")), one_line(MemoryError())
-    ('too small', 'MemoryError')
-    """
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -2,22 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from coreplay.lazy import lazy_getattr
+from coreplay import lazy_getattr
 
 if TYPE_CHECKING:
-    from coreplay.flower.app import client_app as client_app
-    from coreplay.flower.app import server_app as server_app
-    from coreplay.flower.replay import ReplayBuffer as ReplayBuffer
-    from coreplay.flower.replay import period_of as period_of
-    from coreplay.flower.selection import SelectionResult as SelectionResult
-    from coreplay.flower.selection import choose_jointly as choose_jointly
-    from coreplay.flower.selection import next_period as next_period
+    from coreplay.flower.app import client_app, server_app
+    from coreplay.flower.replay import ReplayBuffer, period_of
+    from coreplay.flower.selection import SelectionResult, choose_jointly, next_period
 
 __all__ = ["ReplayBuffer", "SelectionResult", "choose_jointly", "client_app", "next_period", "period_of", "server_app"]
 
 __getattr__ = lazy_getattr(
     __name__,
-    dict.fromkeys(("client_app", "server_app"), "coreplay.flower.app")
-    | dict.fromkeys(("SelectionResult", "choose_jointly", "next_period"), "coreplay.flower.selection")
-    | dict.fromkeys(("ReplayBuffer", "period_of"), "coreplay.flower.replay"),
+    {
+        "app": ("client_app", "server_app"),
+        "replay": ("ReplayBuffer", "period_of"),
+        "selection": ("SelectionResult", "choose_jointly", "next_period"),
+    },
 )

@@ -13,25 +13,29 @@ In a deployment every message finds a new process, so nothing is kept in memory 
 
 import hashlib
 import json
+import math
+import os
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from threadpoolctl import threadpool_limits
 
 from coreplay.data import FederatedStream, load
 from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write, make_folder, read_json, write_json, write_text
+from coreplay.flower.messages import failure
 from coreplay.flower.node import Node
-from coreplay.flower.state_lock import state_id
 from coreplay.learning import FlatModel
 from coreplay.plugins import load_sources
-from coreplay.replay import Store, path_for
+from coreplay.replay import Store
 from coreplay.runtime.api import sample_clients
 from coreplay.runtime.client import ClientRuntime
 from coreplay.runtime.config import Config
@@ -42,8 +46,7 @@ _RUN_ID = re.compile("[0-9a-f]{32}")
 _OPTION = re.compile("[a-z_]{1,40}")
 
 
-@dataclass(frozen=True)
-class RunAssets:
+class RunAssets(NamedTuple):
     """What all clients of one process share: made once, since it takes long."""
 
     config: Config
@@ -70,33 +73,34 @@ class NodeClient:
     """Answers the requests of one run for the client of a node."""
 
     def __init__(self, node: Node, run: str) -> None:
-        if not _RUN_ID.fullmatch(run):
-            raise RefusedError("the run's id is not valid")
-        self._node = node
-        self._folder = path_for(node.state, node.owner).with_suffix("") / run
+        self._node, self._run, self._folder = node, run, node.folder / run
 
     def answer(self, request: Request) -> Reply:
-        """Do what a request asks."""
-        if isinstance(request, Join):
-            return self._join(request)
-        assets, folder = self._assets(), self._folder / str(request.period)
-        client = self._client(assets)
-        if isinstance(request, Select | Contribute | SecureStep | Settle):
-            request = self._with_model(request, folder)
-        with Store.open(self._folder / "buffers.sqlite") as store:
-            runtime = ClientRuntime(assets.config, assets.stream, assets.task, assets.flat, store, folder)
-            reply = runtime.handle(client, request)
-        if isinstance(request, Select | Settle):
-            clear_before(self._folder, request.period)
-        return reply
+        """Do what a request asks; the reply to one that fails has neither a traceback nor any data in it."""
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        torch.set_num_threads(self._node.threads)
+        try:
+            if not _RUN_ID.fullmatch(self._run):
+                raise RefusedError("the run's id is not valid")
+            with threadpool_limits(self._node.threads):
+                if isinstance(request, Join):
+                    return self._join(request)
+                assets, folder = self._joined(), self._folder / str(request.period)
+                if isinstance(request, Select | Contribute | SecureStep | Settle):
+                    request = self._with_model(request, folder)
+                with Store.open(self._folder / "buffers.sqlite") as store:
+                    runtime = ClientRuntime(*assets, store, folder)
+                    reply = runtime.handle(self._client(assets), request)
+                if isinstance(request, Select | Settle):
+                    clear_before(self._folder, request.period)
+            if not _is_finite(list(reply.small_fields().values())):
+                raise RefusedError("its metrics are NaN or infinite")
+            return reply
+        except Exception as error:
+            return failure(error, request)
 
     def _join(self, request: Join) -> Reply:
         """Learn of the run, go back to the buffers that count, and say how much data this client has."""
-        if (request.plugins or request.config.get("plugins")) and not self._node.plugins:
-            raise RefusedError(
-                "this run has plugins, code that the server sends: a node runs it only if it is started with the node "
-                "config plugins=true"
-            )
         artifacts = {}
         for option, text in request.artifacts.items():
             if not _OPTION.fullmatch(option):
@@ -104,28 +108,35 @@ class NodeClient:
             artifacts[option] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
             if not self._artifact(artifacts[option]).exists():
                 write_text(self._artifact(artifacts[option]), text)
-        make_folder(self._folder, private=True)
         known = {"config": request.config, "artifacts": artifacts, "plugins": request.plugins}
+        assets = self._load(known)
         write_json(self._folder / "config.json", known)
-        assets = self._assets()
         client = self._client(assets)
         with Store.open(self._folder / "buffers.sqlite") as store:
             store.rewind(request.rewind_to)
             buffer = store.load(client)
         number = assets.stream.clients.index(client)
         train, test = (assets.stream.counts(split)[number].tolist() for split in ("train", "test"))
-        held: dict[str, Any] = {"kept": len(buffer.items), "held": buffer.period, "state_id": state_id(self._node)}
+        held: dict[str, Any] = {"kept": len(buffer.items), "held": buffer.period, "state_id": self._node.state_id}
         return Joined(train=train, test=test, **held).answering(request, client)
 
-    def _assets(self) -> RunAssets:
+    def _joined(self) -> RunAssets:
+        """Return what the run needs, by what the server sent when this client joined."""
         place = self._folder / "config.json"
         if not place.exists():
             raise RefusedError("this client has not joined the run: its state was lost, or the request never came")
-        known = read_json(place)
+        return self._load(read_json(place))
+
+    def _load(self, known: dict[str, Any]) -> RunAssets:
         config: dict[str, Any] = dict(known["config"])
-        if config["plugins"] and not self._node.plugins:
-            raise RefusedError("this run has plugins, and the node config no longer says plugins=true")
-        config["plugins"] = [name for name in config["plugins"] if not name.endswith(".py")]  # modules installed here
+        named = config.get("plugins") or []
+        if (named or known["plugins"]) and not self._node.plugins:
+            raise RefusedError(
+                "this run has plugins, code that the server sends: a node runs it only if it is started with the node "
+                "config plugins=true"
+            )
+        config["plugins"] = [name for name in named if not name.endswith(".py")]  # modules installed here
+        make_folder(self._folder, private=True)
         try:
             load_sources(known["plugins"], self._folder / "plugins")
         except InputError as error:  # about the server's own code
@@ -138,32 +149,38 @@ class NodeClient:
         return self._node.state / "tasks" / f"{digest}.json"
 
     def _client(self, assets: RunAssets) -> str:
-        clients = assets.stream.clients
-        if self._node.client is not None:
-            if self._node.client not in clients:
-                raise RefusedError(f"client-id {self._node.client[:40]!r} is not in this node's data")
-            return self._node.client
-        assert self._node.partition is not None, "checked when the node config was read"
-        if self._node.partition >= len(clients):
-            raise RefusedError(f"partition-id {self._node.partition}: the stream has {len(clients)} clients")
-        return clients[self._node.partition]
+        clients, client, number = assets.stream.clients, self._node.client, self._node.partition
+        if client is not None:
+            if client not in clients:
+                raise RefusedError(f"client-id {client[:40]!r} is not in this node's data")
+            return client
+        assert number is not None, "checked when the node config was read"
+        if number >= len(clients):
+            raise RefusedError(f"partition-id {number}: the stream has {len(clients)} clients")
+        return clients[number]
 
     def _with_model(self, request: Request, folder: Path) -> Request:
         """Keep the model that a request brings for the period's later requests, which come without it."""
-        place, known = folder / "model.safetensors", folder / "model.sha256"
-        if MODEL in request.arrays:
-            values = np.ascontiguousarray(request.model)
-            digest = hashlib.sha256(values.data).hexdigest()
-            if not known.exists() or known.read_text(encoding="utf-8") != digest:
-                shutil.rmtree(folder, ignore_errors=True)  # gradients of another model, from before a resume
-                with atomic_write(place, private=True) as temporary:
-                    save_file({MODEL: values}, temporary)
-                write_text(known, digest)
-            return request
+        place = folder / "model.safetensors"
         try:
-            return replace(request, arrays={MODEL: load_file(place)[MODEL]})
+            known = load_file(place)[MODEL] if place.exists() else None
         except (OSError, SafetensorError, KeyError):
-            raise RefusedError(f"this client does not have the model of period {request.period} any more") from None
+            known = None
+        if MODEL not in request.arrays:
+            if known is None:
+                raise RefusedError(f"this client does not have the model of period {request.period} any more")
+            return replace(request, arrays={MODEL: known})
+        if known is None or not np.array_equal(known, request.model):
+            shutil.rmtree(folder, ignore_errors=True)  # gradients of another model, from before a resume
+            with atomic_write(place, private=True) as temporary:
+                save_file({MODEL: np.ascontiguousarray(request.model)}, temporary)
+        return request
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def clear_before(folder: Path, period: int) -> None:

@@ -5,10 +5,9 @@
 """
 
 import hashlib
-import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,45 +17,30 @@ from torch import Tensor, nn
 
 from coreplay.codec import decode, encode
 from coreplay.coordination import ArrayGradients, Client, Session
-from coreplay.errors import InputError, RefusedError
+from coreplay.errors import RefusedError
 from coreplay.files import atomic_write
 from coreplay.flower.client import clear_before
-from coreplay.flower.messages import from_record, to_record
+from coreplay.flower.messages import failure, from_record, read_request, to_record
 from coreplay.flower.node import Node
-from coreplay.flower.resident import reason
-from coreplay.flower.state_lock import state_id
 from coreplay.gradients import gradient_matrix
-from coreplay.replay import Buffer, Item, Store, path_for
-from coreplay.runtime.requests import (
-    Contribute,
-    ContributeReply,
-    Failed,
-    KeptReply,
-    Reply,
-    Request,
-    SecureStep,
-    Settle,
-)
+from coreplay.replay import Buffer, Item, Store
+from coreplay.runtime.requests import Contribute, ContributeReply, KeptReply, Reply, Request, SecureStep, Settle
 
 Data = Mapping[str, Tensor]  # by name, with the sample in dimension 0
 PerSampleLoss = Callable[[nn.Module, Any], Tensor]
 DIGEST = "data.sha256"  # in a period's folder: which data its buffer was chosen from
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Offer(Request):
+class Offer(Request, kind="offer"):
     """Say what you have for the choice after a period; first delete everything that you hold if it starts over."""
 
-    kind: ClassVar[str] = "offer"
     fresh: bool = False
     only_held: bool = False  # just the period that the client chose after
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Offered(Reply):
+class Offered(Reply, kind="offered"):
     """The client's budget, the sizes of its pool, buffer and sketch, and the last period that it chose after."""
 
-    kind: ClassVar[str] = "offered"
     budget: int = 0
     pool: int = 0
     kept: int = 0
@@ -80,13 +64,22 @@ class ReplayBuffer:
         Length of the sketch of a gradient; the same for all clients.
     seed : int
         Seed of the sketch and of the client's random choices; the same for all clients.
+    method : str
+        Coordination method, as in `choose_jointly`. It may read the columns of the data, and `arrived`: the periods.
     """
 
-    def __init__(self, context: Context, budget: int = 20, *, sketch_size: int = 4096, seed: int = 0) -> None:
-        node = Node.read(dict(context.node_config))
-        self.client, self._node = node.owner, node
-        self.budget, self.sketch_size, self.seed = budget, sketch_size, seed
-        self._folder = path_for(node.state, self.client).with_suffix("")
+    def __init__(
+        self,
+        context: Context,
+        budget: int = 20,
+        *,
+        sketch_size: int = 4096,
+        seed: int = 0,
+        method: str = "corrective",
+    ) -> None:
+        self._node = Node.read(dict(context.node_config))
+        self.client, self._folder = self._node.owner, self._node.folder
+        self.budget, self.sketch_size, self.seed, self.method = budget, sketch_size, seed, method
 
     def join(self, data: Data, period: int) -> dict[str, Tensor]:
         """Return the new samples of a period and those kept from earlier ones."""
@@ -125,14 +118,11 @@ class ReplayBuffer:
             period that `period_of(message)` tells. `next_period` asks before the period is known, so an app that calls
             it needs the function.
         """
-        request = from_record(message.content)
-        if not isinstance(request, Request):
-            raise InputError(f"a {request.kind} is not a request")
+        request = read_request(message.content)
         try:
             reply = self._answer(request, model, per_sample_loss, data).answering(request, self.client)
         except Exception as error:  # the reply has neither a traceback nor any data in it
-            logging.getLogger(__name__).exception("request %r failed", request.kind)
-            reply = Failed(error=reason(error)).answering(request, "")
+            reply = failure(error, request)
         return Message(to_record(reply), reply_to=message)
 
     def _answer(
@@ -140,7 +130,7 @@ class ReplayBuffer:
     ) -> Reply:
         if isinstance(request, Offer) and request.only_held:
             with self._store() as store:
-                return Offered(held=store.load(self.client).period, state_id=state_id(self._node))
+                return Offered(held=store.load(self.client).period, state_id=self._node.state_id)
         if not isinstance(request, Offer | Contribute | SecureStep | Settle):
             raise RefusedError(f"unsupported request {request.kind!r}: server and client versions may differ")
         data = given(request.period) if callable(given) else given
@@ -148,18 +138,16 @@ class ReplayBuffer:
             return self._offer(request, data)
         with self._store() as store:
             session = Session(lambda: self._client(request, model, per_sample_loss, data), store.session(self.client))
+            broadcast, reply = request.data or None, ContributeReply()
             if isinstance(request, Contribute):
-                broadcast = request.data or None
                 found = session.contribute(request.session, broadcast, secure=request.secure, attempt=request.attempt)
-                store.save_session(self.client, session.state())
-                return ContributeReply(data=found.data, basis=found.basis, dimension=found.dimension)
-            if isinstance(request, SecureStep):
-                answer = session.step(request.session, request.step, request.round, request.data)
-                store.save_session(self.client, session.state())  # better no answer than two different ones
-                return ContributeReply(data=answer)
-            kept = session.finish(request.session, request.data or None)
-            store.save_session(self.client, session.state())  # without secrets, so that a repeated request is answered
-        return self._keep(request, data, kept)
+                reply = ContributeReply(data=found.data, basis=found.basis, dimension=found.dimension)
+            elif isinstance(request, SecureStep):
+                reply = ContributeReply(data=session.step(request.session, request.step, request.round, request.data))
+            else:
+                kept = session.finish(request.session, broadcast)
+            store.save_session(self.client, session.state())  # better no answer than two different ones
+        return self._keep(request, data, kept) if isinstance(request, Settle) else reply
 
     def _client(self, request: Request, model: nn.Module, per_sample_loss: PerSampleLoss, data: Data) -> Client:
         """Return this client's half of the coordination, with gradients at the model that a request brought."""
@@ -175,8 +163,24 @@ class ReplayBuffer:
                     save_file({"rows": rows, "model": np.frombuffer(digest, np.uint8)}, temporary)
         if not place.exists():
             raise RefusedError(f"this client does not have the gradients of period {request.period} any more")
-        gradients = ArrayGradients(load_file(place)["rows"], unit=True)
-        return Client(self.client, gradients, self.budget, run=request.run, period=request.period, seed=self.seed)
+        return Client(
+            self.client,
+            ArrayGradients(load_file(place)["rows"], unit=True),
+            self.budget,
+            run=request.run,
+            period=request.period,
+            seed=self.seed,
+            method=self.method,
+            columns={name: partial(self._column, name, data, request.period) for name in ("arrived", *data)},
+        )
+
+    def _column(self, name: str, data: Data, period: int) -> Any:
+        """Return a column of the pool for a coordination method that reads it."""
+        if name in data:
+            return self.join(data, period)[name].numpy()
+        with self._store() as store:
+            kept = store.load(self.client, at=period - 1)
+        return np.array([period] * _length(data) + [item.period for item in kept.items])
 
     def _offer(self, request: Offer, data: Data) -> Offered:
         """Say what the client has, holds and may keep; its buffers are deleted only if the server asks for that."""
@@ -195,19 +199,17 @@ class ReplayBuffer:
             sketch_size=self.sketch_size,
             held=held,
             same_data=same,
-            state_id=state_id(self._node),
+            state_id=self._node.state_id,
         )
 
     def _keep(self, request: Settle, data: Data, indices: Any) -> KeptReply:
         new = _length(data)
         with self._store() as store:
             before = store.load(self.client, at=request.period - 1)
-            taken, items = {item.key for item in before.items}, []
-            for k in indices.tolist():
-                if k < new:
-                    items.append(_item(request.period, _payload(data, k), taken))
-                else:
-                    items.append(before.items[k - new])
+            items = [
+                Item(f"{request.period}-{k}", request.period, _payload(data, k)) if k < new else before.items[k - new]
+                for k in indices.tolist()
+            ]
             with atomic_write(self._folder / str(request.period) / DIGEST, private=True) as temporary:
                 temporary.write_bytes(_digest(data))
             store.replace(Buffer(self.client, request.period, before.seen + new, tuple(items)))
@@ -221,17 +223,6 @@ class ReplayBuffer:
 def period_of(message: Message) -> int:
     """Return the period that one of the server's requests is about."""
     return from_record(message.content).period
-
-
-def _item(period: int, payload: bytes, taken: set[str]) -> Item:
-    """Return a new item under a key that no other sample has; equal samples get different numbers."""
-    digest = hashlib.sha256(payload).hexdigest()[:32]
-    key, repeat = digest, 0
-    while key in taken:
-        repeat += 1
-        key = f"{digest}-{repeat}"
-    taken.add(key)
-    return Item(key, period, payload)
 
 
 def _length(data: Data) -> int:

@@ -9,23 +9,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from threading import Event
-from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from coreplay.coordination import CoordinationSpec, RoundResult, takes_part
 from coreplay.errors import InputError
-from coreplay.flower.engine import LARGEST_COUNT, GridEngine
+from coreplay.flower.grid import LARGEST_COUNT, GridEngine
 from coreplay.flower.replay import Offer, Offered
-from coreplay.flower.transport import GridTransport
 from coreplay.runtime import keeping
 from coreplay.runtime.engine import EngineError
 from coreplay.runtime.events import Answered, Observe, Problem
 from coreplay.runtime.requests import Reply
 
-POLL = 0.5  # seconds between two looks for clients
+RUN = "app"  # the name of the run in messages
 LARGEST = 10  # times the median of the clients' budgets
 
 
@@ -39,14 +36,7 @@ class SelectionResult:
 
 
 def next_period(
-    grid: Grid,
-    *,
-    clients: int = 1,
-    run: str = "app",
-    quorum: float = 0.5,
-    timeout: float = 600.0,
-    max_in_flight: int = 4,
-    stop: Event | None = None,
+    grid: Grid, *, clients: int = 1, quorum: float = 0.5, timeout: float = 600.0, max_in_flight: int = 4
 ) -> int:
     """Ask the clients which period is next: 0 if they hold nothing, else the one after the last that most chose after.
 
@@ -56,19 +46,14 @@ def next_period(
         The grid that Flower gives to the server app.
     clients : int
         How many clients to wait for: an app that has just started may be there before them.
-    run : str
-        A name for the run.
     quorum : float
         Share of the clients that must answer.
     timeout : float
         Seconds to wait for each answer.
     max_in_flight : int
         How many messages may be on their way at once.
-    stop : Event, optional
-        Set by another thread to end all waiting with an `EngineError`.
     """
-    about: dict[str, Any] = {"quorum": quorum, "timeout": timeout, "max_in_flight": max_in_flight, "stop": stop}
-    engine = _AppEngine(grid, Offer(run=run, only_held=True), **about)
+    engine = _AppEngine(grid, Offer(run=RUN, only_held=True), quorum, timeout, max_in_flight)
     failed: dict[str, str] = {}
     until = time.monotonic() + timeout
     while True:
@@ -79,8 +64,7 @@ def next_period(
             raise EngineError(
                 f"{len(engine.held)} clients are there after {timeout:g} s instead of {clients} (clients)"
             )
-        if engine.transport.stopped(POLL):
-            raise EngineError("the run was stopped")
+        engine.pause()
     failed = {client: why for client, why in failed.items() if client not in engine.held}
     engine.check_quorum(len(engine.held) + len(failed), failed, "next period")
     return _due(engine.held)
@@ -98,13 +82,12 @@ def choose_jointly(
     period: int,
     fresh: bool = False,
     rounds: int = 4,
+    method: str = "corrective",
     secure: bool = False,
     max_budget: int | None = None,
-    run: str = "app",
     quorum: float = 0.5,
     timeout: float = 600.0,
     max_in_flight: int = 4,
-    stop: Event | None = None,
 ) -> SelectionResult:
     """Let all clients choose jointly what they keep of a period.
 
@@ -123,24 +106,21 @@ def choose_jointly(
         Start over: every client first deletes everything that it holds.
     rounds : int
         Rounds of the coordination.
+    method : str
+        Coordination method, the same as that of the clients' `ReplayBuffer`.
     secure : bool
         Learn only the sums of the clients' contributions.
     max_budget : int, optional
         A client that says it keeps more chooses alone and is named: its contribution could be that much longer than
         the others'. Ten times the median of the budgets if absent.
-    run : str
-        A name for the run.
     quorum : float
         Share of the clients that must answer.
     timeout : float
         Seconds to wait for each answer.
     max_in_flight : int
         How many messages may be on their way at once.
-    stop : Event, optional
-        Set by another thread to end all waiting with an `EngineError`.
     """
-    about: dict[str, Any] = {"quorum": quorum, "timeout": timeout, "max_in_flight": max_in_flight, "stop": stop}
-    engine = _AppEngine(grid, Offer(run=run, period=period, fresh=fresh), **about)
+    engine = _AppEngine(grid, Offer(run=RUN, period=period, fresh=fresh), quorum, timeout, max_in_flight)
     result = SelectionResult()
 
     def observe(report: Answered | Problem) -> None:
@@ -160,7 +140,7 @@ def choose_jointly(
     clients = sorted(client for client, offer in offers.items() if offer.pool)
     able = [client for client in clients if takes_part(offers[client].pool, offers[client].budget)]
     budgets = engine.taking_part(able, max_budget, observe)
-    spec = CoordinationSpec(run, period, rounds, engine.dimension, secure=secure)
+    spec = CoordinationSpec(RUN, period, rounds, engine.dimension, method, secure=secure)
     model = {name: array.numpy() for name, array in arrays.items()}
     keeping.coordinate(engine, spec, clients, budgets, model, engine.most_kept, observe, result.rounds.append)
     result.kept.update(engine.sizes)
@@ -183,24 +163,23 @@ def _due(held: Mapping[str, int]) -> int:
 
 def _described(held: Mapping[str, int]) -> str:
     counts = sorted(Counter(held.values()).items(), reverse=True)
-    parts = [
+    return ", ".join(
         f"{count} of {len(held)} clients hold " + (f"buffers chosen after period {p}" if p >= 0 else "nothing")
         for p, count in counts
-    ]
-    return ", ".join(parts)
+    )
 
 
 class _AppEngine(GridEngine):
     """The clients of somebody's own app, with what each offered: its budget, its pool, and the period it holds."""
 
-    def __init__(
-        self, grid: Grid, offer: Offer, *, quorum: float, timeout: float, max_in_flight: int, stop: Event | None
-    ) -> None:
-        transport = GridTransport(grid, lambda: offer, timeout=timeout, max_in_flight=max_in_flight, stop=stop)
-        super().__init__(transport, offer.run, quorum)
+    def __init__(self, grid: Grid, offer: Offer, quorum: float, timeout: float, max_in_flight: int) -> None:
+        super().__init__(grid, offer.run, quorum=quorum, timeout=timeout, max_in_flight=max_in_flight)
         self._offer = offer
         self.held: dict[str, int] = {}
         self.offers: dict[str, Offered] = {}
+
+    def join_request(self, period: int) -> Offer:
+        return self._offer
 
     def register(self, client: str, reply: Reply) -> str:
         if not isinstance(reply, Offered) or not -1 <= reply.held < 2**31:

@@ -5,11 +5,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from coreplay.flower.environment import quiet
+from coreplay.flower.connection import quiet
 from coreplay.flower.node import PLUGINS, STATE
 from coreplay.runtime.api import Prepared, prepare
 from coreplay.runtime.config import Config
@@ -31,79 +32,71 @@ def launch(config: Config, folder: Path, prepared: Prepared | None, *, resume: b
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from coreplay.flower.app import carry_out, client_app
-
-    stop, over, gone = threading.Event(), threading.Event(), threading.Event()
-    found: list[Run] = []
-    failed: list[BaseException] = []
-    server = ServerApp()
+    from coreplay.flower.app import client_app
+    from coreplay.flower.engine import carry_out
 
     assets = prepared or prepare(config)
     clients = len(assets.stream.clients)
-    given: dict[str, Any] = {"observer": observer, "prepared": assets, "clients": clients, "stop": stop}
     workers = config.engine.workers or len(os.sched_getaffinity(0))
+    stop, gone = threading.Event(), threading.Event()
+    given: dict[str, Any] = {"observer": observer, "prepared": assets, "clients": clients, "stop": stop}
     given["max_in_flight"] = workers + 1  # enough to keep all actors busy
+    result: Future[Run] = Future()
+    ending = threading.Thread(target=_end_actors, args=(gone,), daemon=True)
+    result.add_done_callback(lambda _: ending.start())
+    server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            found.append(carry_out(grid, config, folder, resume=resume, **given))
+            result.set_result(carry_out(grid, config, folder, resume=resume, **given))
         except BaseException as error:
-            failed.append(error)
+            result.set_exception(error)
             raise
-        finally:
-            over.set()
 
     resources: Any = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": workers, "log_to_driver": False}}
     inherited = {STATE: str(folder.absolute() / "clients"), PLUGINS: "true"}  # by the actors, which are our own
-    before = {name: os.environ.get(name) for name in inherited}
+    before = {name: os.environ[name] for name in inherited if name in os.environ}
     os.environ |= inherited
-    threading.Thread(target=_end_actors, args=(over, gone), daemon=True).start()
     try:
-        with _forwarded(stop) as interrupted:
+        with _forwarded(stop):
             run_simulation(server, client_app, clients, backend_config=resources)
     except BaseException:
-        if interrupted.is_set():
+        if stop.is_set():
             raise KeyboardInterrupt from None
-        if failed:
-            raise failed[0] from None
+        if result.done():
+            result.result()
         raise
     finally:
-        for event in (stop, gone, over):
-            event.set()
-        for name, value in before.items():
+        stop.set()
+        gone.set()
+        for name in inherited:
             del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
-    return found[0]
+        os.environ |= before
+    return result.result()
 
 
 @contextmanager
-def _forwarded(stop: threading.Event) -> Iterator[threading.Event]:
-    """Let the first ctrl-C set `stop` and what this gives, and the second interrupt as ever."""
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # it gets no signals
-        yield interrupted
-        return
+def _forwarded(stop: threading.Event) -> Iterator[None]:
+    """Let the first ctrl-C set `stop`, and the second interrupt as ever."""
     before = signal.getsignal(signal.SIGINT)
+    heeded = callable(before) and threading.current_thread() is threading.main_thread()  # others get no signals
 
     def interrupt(*_: object) -> None:
         signal.signal(signal.SIGINT, before)
-        interrupted.set()
         stop.set()
 
-    if callable(before):
+    if heeded:
         signal.signal(signal.SIGINT, interrupt)
     try:
-        yield interrupted
+        yield
     finally:
-        if callable(before):
+        if heeded:
             signal.signal(signal.SIGINT, before)
 
 
-def _end_actors(over: threading.Event, gone: threading.Event) -> None:
+def _end_actors(gone: threading.Event) -> None:
     """When the server's part is over, end the actors that go on working: Flower would wait for them for ever."""
-    over.wait()
     while not gone.wait(GRACE):
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it reports each with a traceback
         for process in _busy_actors():
@@ -111,22 +104,16 @@ def _end_actors(over: threading.Event, gone: threading.Event) -> None:
                 os.kill(process, signal.SIGKILL)
 
 
-def _busy_actors() -> list[int]:
+def _busy_actors() -> Iterator[int]:
     """Return the processes under this one that answer a request: Ray calls them by what they do."""
-    parents: dict[int, int] = {}
-    found = []
     for place in Path("/proc").glob("[0-9]*"):
-        try:
-            title, state = (place / "cmdline").read_bytes(), (place / "stat").read_text()
-        except OSError:  # it has ended
-            continue
-        parents[int(place.name)] = int(state.rpartition(")")[2].split()[1])
-        if title.startswith(b"ray::ClientAppActor.run"):
-            found.append(int(place.name))
-    return [process for process in found if os.getpid() in _above(process, parents)]
+        with suppress(OSError):  # it has ended
+            title = (place / "cmdline").read_bytes()
+            if title.startswith(b"ray::ClientAppActor.run") and os.getpid() in _ancestors(int(place.name)):
+                yield int(place.name)
 
 
-def _above(process: int, parents: dict[int, int]) -> Iterator[int]:
-    while process in parents:
-        process = parents[process]
+def _ancestors(process: int) -> Iterator[int]:
+    while process:
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
         yield process

@@ -1,19 +1,15 @@
 """`gradient_matrix`: the entry point of this package."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
-from coreplay.errors import InputError
+from coreplay.errors import InputError, unknown
 from coreplay.gradients.operator import DenseGradients, FactoredGradients, GradientMatrix, SketchedGradients
 from coreplay.gradients.problem import PerSampleLoss, Problem, batch_size, select_parameters
-from coreplay.registry import Registry
 
-backends: Registry[Callable[..., GradientMatrix]] = Registry("backend")
-backends.register("factored")(FactoredGradients)
-backends.register("dense")(DenseGradients)
-backends.register("sketch")(SketchedGradients)
+_BACKENDS = ("factored", "dense", "sketch")
 
 
 def gradient_matrix(
@@ -50,12 +46,11 @@ def gradient_matrix(
         Shell-style name patterns such as `"classifier.*"`, one or several; by default all trainable
         parameters. Frozen parameters are left out.
     batch_first
-        A promise that every layer has the samples in the first dimension of its input and output, in their order. Then
-        one backward pass is enough; without it a second one finds out which sample each row belongs to.
+        A promise that every layer has the samples in the first dimension of its input and output, in their order. It
+        saves the second backward pass, which finds out which sample each row belongs to.
     probe_cache
-        A dictionary that you keep, empty at first, for many pools of one model, loss and choice of parameters. Before
-        the first pass two samples are probed for their memory and their independence. The result is kept there by the
-        shapes of a sample, so that the next pool of these shapes is not probed, which saves time for small pools.
+        A dictionary that you keep, empty at first, for many pools of one model, loss and choice of parameters. It holds
+        what two probed samples showed, by the shapes of a sample, so that the next pool of these shapes is not probed.
     memory_limit
         Bytes for what is kept and computed, besides the model; "factored" recomputes what does not fit.
     size
@@ -75,7 +70,8 @@ def gradient_matrix(
     >>> G.gram().shape, G.combine([1, 0, 1, 0, 0]).shape, G.project(G.combine([1, 0, 1, 0, 0])).shape
     ((5, 5), (67,), (5,))
     """
-    chosen = backends[backend]
+    if backend not in _BACKENDS:
+        raise unknown("backend", backend, _BACKENDS)
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}")
     if memory_limit < 1:
@@ -89,5 +85,6 @@ def gradient_matrix(
     selected = select_parameters(model, parameters)
     probed = {} if probe_cache is None else probe_cache
     problem = Problem(model, per_sample_loss, batch, batch_size(batch), selected, batch_first, probed)
-    options = {"size": size, "seed": seed} if backend == "sketch" else {}
-    return chosen(problem, memory_limit=memory_limit, **options)
+    if backend == "sketch":
+        return SketchedGradients(problem, memory_limit, size, seed)
+    return DenseGradients(problem, memory_limit) if backend == "dense" else FactoredGradients(problem, memory_limit)

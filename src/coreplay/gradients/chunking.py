@@ -1,6 +1,6 @@
 """Passes over a pool in chunks: how many samples at a time, and whether they are independent at all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from coreplay.errors import InputError
-from coreplay.gradients.capture import capture, forward
-from coreplay.gradients.factors import Chunk, squared_norms
-from coreplay.gradients.problem import Problem, arrays_in, check_gradients_finite, check_reached, frozen_state
-from coreplay.gradients.recorder import MOST_SAMPLES, FunctionalCall
+from coreplay.gradients.capture import capture
+from coreplay.gradients.factors import Chunk
+from coreplay.gradients.ownership import MOST_SAMPLES
+from coreplay.gradients.problem import Problem, arrays_in, frozen_state
+from coreplay.gradients.recorder import FunctionalCall, forward
 
 _PROBE = 2  # samples that are probed; two, so that a mixture of samples shows
 _SHARE = 4  # the chunk at work may take this fraction of the memory limit
@@ -35,7 +36,7 @@ class Passes:
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """Open the model for any number of `chunk` calls; refuse if it has been trained since."""
+        """Open the model for any number of passes; refuse if it has been trained since."""
         if self._current_versions() != self._versions:
             raise InputError(
                 "the model has changed since its gradient matrix was made, and the pool is too large for "
@@ -45,35 +46,27 @@ class Passes:
             yield
 
     def chunk(self, start: int, stop: int) -> Chunk:
-        """Return the factors of the samples `start` up to `stop`."""
+        """Return the factors of the samples `start` up to `stop`, within `visit`."""
         return capture(self.problem, start, stop, self.expand)
 
-    def first_pass(self, use: Callable[[Chunk], None]) -> Tensor:
-        """Hand every chunk of the pool to `use` and return the norms of all gradients, checked to be finite."""
-        norms, reached = [], False
+    def chunks(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Chunk]:
+        """Yield the factors of several ranges. Delete each chunk before you ask for the next: two may not fit."""
         with self.visit():
-            for start, stop in self.ranges:
-                chunk = self.chunk(start, stop)
-                norms.append(squared_norms(chunk).sqrt())
-                check_gradients_finite(norms[-1], start)
-                reached |= chunk.reached
-                use(chunk)
-                del chunk  # before the next one is made
-        check_reached(reached)
-        return torch.cat(norms)
+            for start, stop in ranges:
+                yield self.chunk(start, stop)
 
     def _current_versions(self) -> list[tuple[int, int]]:
         return [(parameter.data_ptr(), parameter._version) for parameter in self.problem.model.parameters()]
 
     def _plan(self, memory_limit: int) -> list[tuple[int, int]]:
-        n = self.problem.n
+        n, cache = self.problem.n, self.problem.probe_cache
         shapes = tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in arrays_in(self.problem.batch))
-        if shapes in self.problem.probe_cache:
-            taken, self.expand = self.problem.probe_cache[shapes]
+        if shapes in cache:
+            taken, self.expand = cache[shapes]
         else:
             taken = self._bytes_each()
             if n > _PROBE:  # else there were no others among which losses had to come out the same
-                self.problem.probe_cache[shapes] = (taken, self.expand)
+                cache[shapes] = (taken, self.expand)
         each = 2 * taken
         if each > memory_limit:
             raise InputError(
@@ -111,7 +104,14 @@ class Passes:
 
     def _measure(self, probe: int) -> tuple[int, Tensor]:
         """Return the memory that a sample will take, from a forward pass alone, and the losses."""
-        with _saved_bytes() as saved:
+        saved: dict[int, int] = {}  # the size of everything that autograd saves, by storage
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            saved[storage.data_ptr()] = storage.nbytes()
+            return tensor.detach()  # with its place in the graph, a saved output and the graph would hold each other
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
             seen = forward(self.problem, 0, probe, self.expand)
         held = sum(size for place, size in saved.items() if place not in self.problem.storages)
         others = {name for call in seen.calls if isinstance(call, FunctionalCall) for name in call.parameters.values()}
@@ -122,17 +122,3 @@ class Passes:
 def _close(found: Tensor, expected: Tensor) -> bool:
     tolerance = 1e-3 if expected.dtype == torch.float32 else 1e-8
     return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
-
-
-@contextmanager
-def _saved_bytes() -> Iterator[dict[int, int]]:
-    """Collect the size of everything that autograd saves, by storage."""
-    found: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        found[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # with its place in the graph, a saved output and the graph would hold each other
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield found

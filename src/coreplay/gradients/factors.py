@@ -11,9 +11,9 @@ A parameter has `Outer`, `Lookup` or both (tied weights), or `Dense` alone. Norm
 Gᵀv is Σ_t left_t · (V right_t).
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,7 +44,8 @@ class Dense:
     values: Tensor
 
 
-Factor: TypeAlias = Outer | Lookup | Dense
+RowFactor: TypeAlias = Outer | Lookup
+Factor: TypeAlias = RowFactor | Dense
 F = TypeVar("F", Outer, Lookup)
 
 
@@ -59,12 +60,20 @@ class Parts:
     dense: Dense | None = None
 
     @property
+    def row_factors(self) -> list[RowFactor]:
+        """The factors that are rows."""
+        return [factor for factor in (self.outer, self.lookup) if factor is not None]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors of the factors."""
+        factors = (self.outer, self.lookup, self.dense)
+        return [tensor for factor in factors if factor is not None for tensor in vars(factor).values()]
+
+    @property
     def like(self) -> Tensor:
         """Some tensor of the factors, for its dtype and device."""
-        for factor in (self.outer, self.lookup):
-            if factor is not None:
-                return factor.right
-        return cast(Dense, self.dense).values
+        return self.row_factors[0].right if self.dense is None else self.dense.values
 
 
 @dataclass(frozen=True)
@@ -79,17 +88,11 @@ class Chunk:
     def nbytes(self, besides: Collection[int] = ()) -> int:
         """Return the memory held, shared tensors counted once, without the storages `besides`."""
         storages: dict[int, int] = {}
-        for tensor in _tensors(self.parts.values()):
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
+        for part in self.parts.values():
+            for tensor in part.tensors:
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
         return sum(size for place, size in storages.items() if place not in besides)
-
-
-def _tensors(parts: Iterable[Parts]) -> Iterator[Tensor]:
-    for part in parts:
-        for factor in (part.outer, part.lookup, part.dense):
-            if factor is not None:
-                yield from vars(factor).values()
 
 
 def as_matrix(parameter: Tensor) -> tuple[int, int]:
@@ -109,16 +112,15 @@ def merge(factors: list[Factor], shape: tuple[int, int], n: int) -> Parts:
     outers = [factor for factor in factors if isinstance(factor, Outer)]
     lookups = [factor for factor in factors if isinstance(factor, Lookup)]
     denses = [factor for factor in factors if isinstance(factor, Dense)]
-    outer = _join(outers) if outers else None
-    lookup = _join(lookups) if lookups else None
-    numbers = sum(factor.right.numel() for factor in (outer, lookup) if factor is not None)
-    numbers += 0 if outer is None else outer.left.numel()
-    if denses or numbers >= n * shape[0] * shape[1]:  # the gradients themselves take less room
-        values = [dense.values for dense in denses]
-        if outer is not None or lookup is not None:
-            values.append(dense_values(Parts(shape, n, outer, lookup)))
-        return Parts(shape, n, dense=Dense(values[0] if len(values) == 1 else torch.stack(values).sum(0)))
-    return Parts(shape, n, outer, lookup)
+    rows = Parts(shape, n, _join(outers), _join(lookups))
+    numbers = sum(factor.right.numel() for factor in rows.row_factors)
+    numbers += 0 if rows.outer is None else rows.outer.left.numel()
+    if not denses and numbers < n * shape[0] * shape[1]:
+        return rows
+    values = [dense.values for dense in denses]  # the gradients themselves take less room
+    if rows.row_factors:
+        values.append(dense_values(rows))
+    return Parts(shape, n, dense=Dense(values[0] if len(values) == 1 else torch.stack(values).sum(0)))
 
 
 def right_side(parts: Parts) -> Hashable | None:
@@ -131,9 +133,9 @@ def right_side(parts: Parts) -> Hashable | None:
 
 def stack(several: list[Parts]) -> Parts:
     """Return the factors of parameters with one right side, as of one parameter that holds them all."""
-    outers = [parts.outer for parts in several if parts.outer is not None]
     if len(several) == 1:
         return several[0]
+    outers = [parts.outer for parts in several if parts.outer is not None]
     left = torch.cat([outer.left for outer in outers], 1)
     return Parts((left.shape[1], several[0].shape[1]), several[0].n, Outer(left, outers[0].right, outers[0].owner))
 
@@ -165,10 +167,10 @@ def padded(rows: Tensor, owner: Tensor, n: int) -> Tensor:
     return result
 
 
-def _join(factors: list[F]) -> F:
-    """Return the rows of several factors of one kind as one factor, sorted by owner."""
-    if len(factors) == 1:
-        return factors[0]
+def _join(factors: list[F]) -> F | None:
+    """Return the rows of several factors of one kind as one factor, sorted by owner; None if there is none."""
+    if len(factors) < 2:
+        return factors[0] if factors else None
     _, order = torch.cat([factor.owner for factor in factors]).sort(stable=True)
     columns = zip(*(vars(factor).values() for factor in factors), strict=True)
     return type(factors[0])(*(torch.cat(column)[order] for column in columns))
@@ -232,7 +234,7 @@ def projection(part: Parts, vector: Tensor) -> Tensor:
     return total
 
 
-def _scales(rows: Outer | Lookup, weights: Tensor) -> tuple[Tensor, Tensor | slice]:
+def _scales(rows: RowFactor, weights: Tensor) -> tuple[Tensor, Tensor | slice]:
     """Return the weight of each row, and which rows matter: in a selection most samples have weight zero."""
     scale = weights[rows.owner].unsqueeze(1)
     keep = scale.squeeze(1).nonzero().squeeze(1)
@@ -241,5 +243,5 @@ def _scales(rows: Outer | Lookup, weights: Tensor) -> tuple[Tensor, Tensor | sli
     return scale[keep], keep
 
 
-def _row_sums(images: Tensor, rows: Outer | Lookup, n: int) -> Tensor:
+def _row_sums(images: Tensor, rows: RowFactor, n: int) -> Tensor:
     return sum_by_owner((images * rows.right).sum(1), rows.owner, n)

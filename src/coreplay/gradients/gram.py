@@ -6,15 +6,15 @@ n² d_left d_right. Parameters whose rows share their right side count as one, s
 Blocks of samples are lists of chunks; a symmetric product does the upper triangle only.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from coreplay.gradients.factors import Chunk, Lookup, Outer, Parts, padded, right_side, stack
+from coreplay.gradients.factors import Chunk, Outer, Parts, RowFactor, padded, right_side, stack
 
 # Measured in multiply-adds of a matrix product: what it costs besides, per number of the pair matrix and
 # per number of a built gradient (both are bound by memory, not by arithmetic).
@@ -22,51 +22,30 @@ _PER_PAIR = 60
 _PER_BUILT = 60
 _SMALL = 1 << 18  # numbers of a gram whose parameters are seen to side by side
 
-
-@dataclass(frozen=True)
-class Side:
-    """One parameter's factors over a block of samples: chunks with the place of their first sample."""
-
-    n: int
-    chunks: list[tuple[int, Parts]]
+Block: TypeAlias = list[tuple[int, Parts]]  # one parameter's factors by chunk, with the place of the first sample
 
 
-def add_gram(gram: Tensor, rows: list[Chunk], columns: list[Chunk] | None, workspace: int) -> None:
+def add_gram(gram: Tensor, rows: list[Chunk], columns: list[Chunk], workspace: int) -> None:
     """Add the inner products of two blocks of samples to `gram`, (samples of `rows`, samples of `columns`), in float64.
 
-    If `columns` is None, the block is multiplied with itself. Temporary results take at most `workspace` bytes.
+    If `columns` is the same list as `rows`, only one triangle is computed. Temporary results take at most `workspace`
+    bytes. The products of a small pool are too short to be shared among threads, so each has a thread of its own.
     """
-
-    def product(names: list[str], room: int) -> Tensor:
-        found = torch.zeros_like(gram)
-        left = _side(rows, names)
-        right = None if columns is None else _side(columns, names)
-        if left.chunks and (right is None or right.chunks):
-            _add_parameter(found, left, right, room)
-        return found
-
-    for found in _side_by_side(product, _groups(rows + (columns or [])), gram, workspace):
-        gram += found
-    if columns is None:
-        gram.copy_(gram.triu() + gram.triu(1).T)
-
-
-def _side_by_side(
-    product: Callable[[list[str], int], Tensor], groups: list[list[str]], gram: Tensor, workspace: int
-) -> Iterator[Tensor]:
-    """Return the products of all parameters, in their order, computed on as many threads as torch has.
-
-    Each on one thread of its own: the products of a small pool are too short to be shared among threads.
-    """
+    groups = _groups(rows if columns is rows else rows + columns)
     threads = torch.get_num_threads()
     if threads == 1 or gram.device.type != "cpu" or gram.numel() > _SMALL:
-        yield from (product(names, workspace) for names in groups)
-        return
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(lambda names: product(names, workspace // threads), groups)
-    finally:
-        torch.set_num_threads(threads)  # for threads that are yet to come, too
+        for names in groups:
+            gram += _product(gram, rows, columns, names, workspace)
+    else:
+        product = partial(_product, gram, rows, columns, workspace=workspace // threads)
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                for found in pool.map(product, groups):
+                    gram += found
+        finally:
+            torch.set_num_threads(threads)  # for threads that are yet to come, too
+    if columns is rows:
+        gram.copy_(gram.triu() + gram.triu(1).T)
 
 
 def _groups(chunks: list[Chunk]) -> list[list[str]]:
@@ -78,62 +57,61 @@ def _groups(chunks: list[Chunk]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _side(chunks: list[Chunk], names: list[str]) -> Side:
-    first = chunks[0].start
-    found = [
-        (chunk.start - first, stack([chunk.parts[name] for name in names]))
+def _product(like: Tensor, rows: list[Chunk], columns: list[Chunk], names: list[str], workspace: int) -> Tensor:
+    """Return what some parameters with one right side add to the gram, by the cheaper form."""
+    found = torch.zeros_like(like)
+    left = _block(rows, names)
+    right = left if columns is rows else _block(columns, names)
+    if not left or not right:
+        return found
+    if not prefer_pairs(left, right, *found.shape):
+        built_gram(found, left, right, workspace)
+        return found
+    for i, (place, part) in enumerate(left):
+        for other_place, other in right[i:] if right is left else right:
+            target = found[place : place + part.n, other_place : other_place + other.n]
+            pair_gram(target, part, other, symmetric=other is part)
+    return found
+
+
+def _block(chunks: list[Chunk], names: list[str]) -> Block:
+    return [
+        (chunk.start - chunks[0].start, stack([chunk.parts[name] for name in names]))
         for chunk in chunks
         if names[0] in chunk.parts
     ]
-    return Side(chunks[-1].stop - first, found)
 
 
-def _add_parameter(gram: Tensor, left: Side, right: Side | None, workspace: int) -> None:
-    others = left.chunks if right is None else right.chunks
-    if prefer_pairs(left, right):
-        for i, (place, part) in enumerate(left.chunks):
-            for other_place, other in others[i:] if right is None else others:
-                target = gram[place : place + part.n, other_place : other_place + other.n]
-                pair_gram(target, part, other, symmetric=other is part)
-        return
-    built_gram(gram, left.chunks, None if right is None else right.chunks, workspace)
-
-
-def prefer_pairs(left: Side, right: Side | None) -> bool:
-    """Whether the pair form costs less than building the gradients."""
-    right = left if right is None else right
-    everything = [part for _, part in left.chunks + right.chunks]
+def prefer_pairs(left: Block, right: Block, n: int, m: int) -> bool:
+    """Whether the pair form costs less than building the gradients of n and m samples."""
+    everything = [part for _, part in left + right]
     if any(part.dense is not None for part in everything):
         return False
-    pairs = 0
-    for _, part in left.chunks:
-        for _, other in right.chunks:
-            pairs += _pair_cost(part, other)
-    size = built_size(everything)
-    return pairs <= size * (left.n * right.n + _PER_BUILT * (left.n + right.n))
+    pairs = sum(_pair_cost(part, other) for _, part in left for _, other in right)
+    used = _used(everything)
+    height, width = everything[0].shape
+    built = (height if used is None else len(used)) * width  # numbers of a gradient that may differ from zero
+    return pairs <= built * (n * m + _PER_BUILT * (n + m))
 
 
 def _pair_cost(one: Parts, two: Parts) -> int:
     cost = 0
-    for factor in (one.outer, one.lookup):
-        for other in (two.outer, two.lookup):
-            if factor is not None and other is not None:
-                both = factor is one.outer and other is two.outer
-                width = one.shape[1] + (one.shape[0] if both else 0) + _PER_PAIR
-                cost += len(factor.owner) * len(other.owner) * width
+    for factor in one.row_factors:
+        for other in two.row_factors:
+            both = isinstance(factor, Outer) and isinstance(other, Outer)
+            width = one.shape[1] + (one.shape[0] if both else 0) + _PER_PAIR
+            cost += len(factor.owner) * len(other.owner) * width
     return cost
 
 
 _ROWS = 256  # rows multiplied at a time: the pair matrices stay in the cache
-RowFactor: TypeAlias = Outer | Lookup
 
 
 def pair_gram(target: Tensor, one: Parts, two: Parts, symmetric: bool) -> None:
     """Add ⟨g_i, g_j⟩ for the samples of two chunks to `target`; if symmetric, for its upper triangle."""
-    for factor in (one.outer, one.lookup):
-        for other in (two.outer, two.lookup):
-            if factor is not None and other is not None:
-                _add_pairs(target, factor, other, symmetric)
+    for factor in one.row_factors:
+        for other in two.row_factors:
+            _add_pairs(target, factor, other, symmetric)
 
 
 def _add_pairs(target: Tensor, one: RowFactor, two: RowFactor, symmetric: bool) -> None:
@@ -183,42 +161,31 @@ _SLAB = 8 * 2**20  # bytes built at a time: still in the cache when they are mul
 _BLOCK = 128  # samples per side: the part below the diagonal of a symmetric product is not computed
 
 
-def built_size(parts: list[Parts]) -> int:
-    """Return how many numbers of a parameter's gradients may differ from zero."""
-    used = _used(parts)
-    height, width = parts[0].shape
-    return (height if used is None else len(used)) * width
-
-
-def built_gram(
-    gram: Tensor, rows: list[tuple[int, Parts]], columns: list[tuple[int, Parts]] | None, workspace: int
-) -> None:
+def built_gram(gram: Tensor, rows: Block, columns: Block, workspace: int) -> None:
     """Add the inner products of two blocks of samples to `gram`, using about `workspace` bytes at most."""
-    everything = [part for _, part in rows + (columns or [])]
+    symmetric = columns is rows
+    everything = [part for _, part in (rows if symmetric else rows + columns)]
     used = _used(everything)
     height = everything[0].shape[0] if used is None else len(used)
     width, like = everything[0].shape[1], everything[0].like
-    sizes = [gram.shape[0]] if columns is None else list(gram.shape)
+    sizes = [gram.shape[0]] if symmetric else list(gram.shape)
     step = max(1, min(height, min(workspace, _SLAB) // (sum(sizes) * width * like.element_size())))
     buffers = [like.new_empty(size * step * width) for size in sizes]
     for start in range(0, height, step):
         stop = min(start + step, height)
         left = _build(rows, gram.shape[0], (start, stop), used, buffers[0])
-        if columns is not None:
+        if not symmetric:
             gram += left @ _build(columns, gram.shape[1], (start, stop), used, buffers[1]).T
             continue
         for first in range(0, len(left), _BLOCK):
             gram[first : first + _BLOCK, first:] += left[first : first + _BLOCK] @ left[first:].T
 
 
-def _build(
-    chunks: list[tuple[int, Parts]], n: int, slab_rows: tuple[int, int], used: Tensor | None, buffer: Tensor
-) -> Tensor:
+def _build(chunks: Block, n: int, slab_rows: tuple[int, int], used: Tensor | None, buffer: Tensor) -> Tensor:
     """Return some rows of the gradients of a block's samples: (n, rows x width)."""
     (start, stop), width = slab_rows, chunks[0][1].shape[1]
     slab = buffer[: n * (stop - start) * width].view(n, stop - start, width)
-    covered = sum(part.n for _, part in chunks)
-    if covered < n:  # some chunk does not use this parameter
+    if sum(part.n for _, part in chunks) < n:  # some chunk does not use this parameter
         slab.zero_()
     for place, part in chunks:
         target = slab[place : place + part.n]
@@ -240,9 +207,7 @@ def _build(
 
 def _used(parts: list[Parts]) -> Tensor | None:
     """Return the rows of the parameter that lookups touch, if nothing but lookups does."""
-    lookups = [part.lookup for part in parts]
     if any(part.outer is not None or part.dense is not None for part in parts):
         return None
-    indices = torch.cat([lookup.index for lookup in lookups if lookup is not None])
-    found: Tensor = torch.unique(indices)
+    found: Tensor = torch.unique(torch.cat([part.lookup.index for part in parts if part.lookup is not None]))
     return found

@@ -25,24 +25,21 @@ def arrays_in(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     >>> [path for path, _ in arrays_in({"a": (torch.ones(1), "no"), "b": torch.ones(2)}, "batch")]
     ["batch['a'][0]", "batch['b']"]
     """
-    if isinstance(value, torch.Tensor | np.ndarray):
+    if isinstance(value, Tensor | np.ndarray):
         yield path, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
+    elif isinstance(value, Mapping | list | tuple):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from arrays_in(item, f"{path}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for position, item in enumerate(value):
-            yield from arrays_in(item, f"{path}[{position}]")
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield every tensor."""
-    return (leaf for _, leaf in arrays_in(value) if isinstance(leaf, torch.Tensor))
+    return (leaf for _, leaf in arrays_in(value) if isinstance(leaf, Tensor))
 
 
 def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return the same nesting with `change` of every tensor and array, taken in `arrays_in` order."""
-    if isinstance(value, torch.Tensor | np.ndarray):
+    if isinstance(value, Tensor | np.ndarray):
         return change(value)
     if isinstance(value, Mapping):
         items = {key: rebuild(item, change) for key, item in value.items()}
@@ -57,7 +54,6 @@ def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
 def batch_size(batch: Any) -> int:
     """Return how many samples the batch holds, after checking that all its tensors agree.
 
-    >>> import torch
     >>> batch_size({"ids": torch.zeros(3, 5), "pair": (torch.zeros(3), None)})
     3
     """
@@ -65,21 +61,16 @@ def batch_size(batch: Any) -> int:
     for path, leaf in arrays_in(batch, "batch"):
         if leaf.ndim == 0:
             raise InputError(f"{path} must have the samples in its first dimension: got one number; repeat it")
-        sizes[path] = int(leaf.shape[0])
+        sizes[path] = len(leaf)
     if not sizes:
         raise InputError(f"batch must hold at least one tensor: got {type(batch).__name__}")
-    n = next(iter(sizes.values()))
-    if any(size != n for size in sizes.values()):
+    if len(set(sizes.values())) > 1:
         found = ", ".join(f"{path} has {size}" for path, size in sizes.items())
         raise InputError(f"batch tensors must agree in their first dimension, the samples: {found}")
+    n = next(iter(sizes.values()))
     if n == 0:
         raise InputError("batch must hold at least one sample: got 0")
     return n
-
-
-def part(batch: Any, start: int, stop: int) -> Any:
-    """Return the samples from `start` up to `stop`, in the same nesting (views, not copies)."""
-    return rebuild(batch, lambda leaf: leaf[start:stop])
 
 
 @dataclass(frozen=True)
@@ -108,15 +99,15 @@ class Selected:
         return sum(parameter.numel() for parameter in self.parameters.values())
 
     @cached_property
-    def like(self) -> torch.Tensor:
+    def like(self) -> Tensor:
         """An empty tensor with the parameters' dtype and device."""
         return next(iter(self.parameters.values())).detach().new_empty(0)
 
 
 def select_parameters(model: nn.Module, patterns: str | Iterable[str] | None) -> Selected:
-    """Return the trainable parameters whose name matches one of the shell-style patterns.
+    """Return the trainable parameters whose name matches one of the shell-style patterns, all if None is given.
 
-    A tied parameter matches under any of its names. `None` selects every trainable parameter.
+    A tied parameter matches under any of its names.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> list(select_parameters(model, "1.*").parameters)
@@ -145,12 +136,7 @@ def select_parameters(model: nn.Module, patterns: str | Iterable[str] | None) ->
             f"{chosen} has no trainable parameter ({len(matched)} are frozen): "
             "set requires_grad on those whose gradient is wanted"
         )
-    _check_kind(trainable)
-    return Selected(trainable)
-
-
-def _check_kind(parameters: dict[str, nn.Parameter]) -> None:
-    kinds = {(parameter.dtype, parameter.device) for parameter in parameters.values()}
+    kinds = {(parameter.dtype, parameter.device) for parameter in trainable.values()}
     if len(kinds) > 1:
         raise InputError(
             f"the parameters must share one dtype and one device: got {sorted(map(str, kinds))}; "
@@ -159,6 +145,7 @@ def _check_kind(parameters: dict[str, nn.Parameter]) -> None:
     ((dtype, _),) = kinds
     if dtype not in (torch.float32, torch.float64):
         raise InputError(f"the parameters must be float32 or float64: got {dtype}; call model.float() first")
+    return Selected(trainable)
 
 
 PerSampleLoss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -167,11 +154,7 @@ _SHOWN = 5  # samples that an error names
 
 @dataclass(frozen=True)
 class Problem:
-    """A model, a per-sample loss, a batch of `n` samples, and which parameters to differentiate by.
-
-    `batch_first` is the caller's promise that every layer has the samples in the first dimension, in order.
-    `probe_cache` holds what probing two samples showed, by the shapes of a sample.
-    """
+    """A model, a per-sample loss, a batch of `n` samples, the selected parameters, and options of `gradient_matrix`."""
 
     model: nn.Module
     per_sample_loss: PerSampleLoss
@@ -189,7 +172,7 @@ class Problem:
 
     def losses(self, start: int, stop: int) -> Tensor:
         """Return the losses of the samples `start` up to `stop`, checked."""
-        losses = self.per_sample_loss(self.model, part(self.batch, start, stop))
+        losses = self.per_sample_loss(self.model, rebuild(self.batch, lambda leaf: leaf[start:stop]))
         count = stop - start
         if not isinstance(losses, Tensor):
             raise InputError(f"per_sample_loss must return a tensor: got {type(losses).__name__}")
@@ -202,12 +185,13 @@ class Problem:
             )
         if not losses.is_floating_point():
             raise InputError(f"per_sample_loss must return floating-point losses: got {losses.dtype}")
-        check_finite(losses.detach(), start, "loss", "check these samples, or clip the loss")
+        _check_finite(losses.detach(), start, "loss", "check these samples, or clip the loss")
         return losses
 
 
-def check_reached(reached: bool) -> None:
-    """Raise the error for a loss that has no gradient at all; single samples may have none."""
+def check_gradients(norms: Tensor, reached: bool) -> None:
+    """Refuse gradients that are not finite, and a loss that has none at all; single samples may have none."""
+    _check_finite(norms, 0, "gradient", "the loss is finite there but has no derivative; smooth it")
     if not reached:
         raise InputError(
             "per_sample_loss must depend on the selected parameters: got losses through which autograd reaches none of "
@@ -216,28 +200,20 @@ def check_reached(reached: bool) -> None:
         )
 
 
-def check_gradients_finite(norms: Tensor, start: int) -> None:
-    """Raise the error that names the samples whose gradient is not finite."""
-    check_finite(norms, start, "gradient", "the loss is finite there but has no derivative; smooth it")
-
-
-def check_finite(values: Tensor, start: int, what: str, remedy: str) -> None:
-    """Raise the error that names the samples whose value is not finite."""
-    finite = torch.isfinite(values)
-    if bool(finite.all()):
-        return
-    bad = (~finite).nonzero().flatten().tolist()
-    found = ", ".join(f"sample {start + i}: {values[i].item()}" for i in bad[:_SHOWN])
-    more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    raise InputError(f"the {what} must be finite for every sample: got {found}{more}; {remedy}")
+def _check_finite(values: Tensor, start: int, what: str, remedy: str) -> None:
+    bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
+    if bad:
+        found = ", ".join(f"sample {start + i}: {values[i].item()}" for i in bad[:_SHOWN])
+        more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+        raise InputError(f"the {what} must be finite for every sample: got {found}{more}; {remedy}")
 
 
 @contextmanager
 def frozen_state(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode for a while; afterwards everything is as before, also after an error.
 
-    The gradients are those of the loss in evaluation mode: dropout would make them random, batch
-    statistics would couple the samples. `.grad` needs no care, since nothing here ever writes to it.
+    In training mode dropout would make gradients random, and batch statistics would couple the samples. `.grad` needs
+    no care, since nothing here ever writes to it.
     """
     modes = [(module, module.training) for module in model.modules()]
     buffers = [

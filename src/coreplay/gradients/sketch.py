@@ -123,20 +123,18 @@ class Projections:
     def _convolve(self, factor: Outer, n: int, left: Side, right: Tensor) -> Tensor:
         """Convolve the sketches of both sides, some rows at a time, and wrap the end around."""
         length, width = self._length(len(right)), _width(len(right))
-        spectrum = torch.zeros(n, length // 2 + 1, dtype=_complex(self._like.dtype), device=self._like.device)
+        spectrum = self._like.new_zeros(n, length // 2 + 1, dtype=self._like.dtype.to_complex())
         step = max(1, _TRANSFORMED // length)
         signed = factor.right * right
         for start in range(0, len(factor.owner), step):
             rows = slice(start, start + step)
             for block in range(-(-len(right) // width)):
-                one = self._hashed(factor.left[rows], left[0][:, block], left[1][:, block])
-                spectra = torch.fft.rfft(one, n=length)
+                places, signed_left = left[0][:, block], (factor.left[rows] * left[1][:, block]).T.contiguous()
+                hashed = self._like.new_zeros(self._size, signed_left.shape[1]).index_add_(0, places, signed_left).T
+                spectra = torch.fft.rfft(hashed, n=length)
                 spectra *= torch.fft.rfft(signed[rows, block * width : (block + 1) * width], n=length)
                 spectrum += sum_by_owner(spectra, factor.owner[rows], n)
         return self._wrapped(torch.fft.irfft(spectrum, n=length))
-
-    def _hashed(self, rows: Tensor, places: Tensor, signs: Tensor) -> Tensor:
-        return self._like.new_zeros(self._size, len(rows)).index_add_(0, places, (rows * signs).T.contiguous()).T
 
 
 @njit(cache=True)
@@ -156,10 +154,6 @@ def _add_rows(places: Any, signs: Any, values: Any, result: Any, block: int) -> 
 def _width(columns: int) -> int:
     """Return how many columns a block has."""
     return -(-columns // _BLOCKS)
-
-
-def _complex(dtype: torch.dtype) -> torch.dtype:
-    return torch.complex64 if dtype == torch.float32 else torch.complex128
 
 
 @lru_cache(maxsize=1024)

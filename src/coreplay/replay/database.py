@@ -1,4 +1,4 @@
-"""The SQLite file under a store: opened safely, written in transactions, with errors that say what to do."""
+"""The SQLite file of a store: opened safely, written in transactions, with errors that name a remedy."""
 
 import os
 import sqlite3
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from coreplay.errors import InputError
 from coreplay.files import make_folder
@@ -49,75 +49,63 @@ _SCHEMA = (
 
 
 class ReplayError(InputError):
-    """A store that can't be opened, read or written; what was stored before is still as it was."""
+    """A store that can't be opened, read or written; what was stored before is unchanged."""
 
 
-# by SQLite's name of the error, or the longest beginning of it
-_REASONS = {
-    "SQLITE_FULL": "the disk is full; the buffers are as they were: make room and resume",
-    "SQLITE_BUSY": "another process keeps it locked; wait until that one is done",
-    "SQLITE_READONLY": "it can't be written; change its permissions or choose another place",
-    "SQLITE_PERM": "it can't be written; change its permissions or choose another place",
-    "SQLITE_CANTOPEN": "it can't be opened or made; choose another place, where you may write",
-    "SQLITE_NOTADB": "it is no SQLite database, or damaged; choose another file or restore a copy",
-    "SQLITE_CORRUPT": "it is damaged; restore a copy, or delete it and the run's checkpoint and start again",
-    "SQLITE_IOERR": "the disk does not read or write; the buffers are as they were: mend it and resume",
+_RESTORE = "restore a copy, or delete it and the run's checkpoint and start again"
+_REASONS = {  # by the beginning of SQLite's name of the error
+    "SQLITE_FULL": "can't be written: the disk is full; the buffers are as they were: make room and resume",
+    "SQLITE_BUSY": "is locked by another process; wait until that one is done",
+    "SQLITE_READONLY": "can't be written; change its permissions or choose another place",
+    "SQLITE_PERM": "can't be written; change its permissions or choose another place",
+    "SQLITE_CANTOPEN": "can't be opened or made; choose a place where you may write",
+    "SQLITE_NOTADB": "is no SQLite database, or damaged; choose another file or restore a copy",
+    "SQLITE_CORRUPT": f"is damaged; {_RESTORE}",
+    "SQLITE_IOERR": "has an I/O error of the disk; the buffers are as they were: repair the disk and resume",
 }
 
 
-def explained(error: sqlite3.Error, path: Path) -> ReplayError:
-    """Return SQLite's error in our words."""
-    name = getattr(error, "sqlite_errorname", "")
-    reason = next((text for start, text in _REASONS.items() if name.startswith(start)), "it can't be used")
-    return ReplayError(f"replay store {str(path)!r}: {reason} ({' '.join(str(error).split())})")
-
-
 class Database:
-    """A file of ours in SQLite; use `open`."""
+    """A store's SQLite file; use `open`."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._db = connection
         self._process = os.getpid()
         self._deferred: list[Callable[[], object]] | None = None
-
-    @classmethod
-    def open(cls, path: Path | str) -> Self:
-        """Open the store in this file, or make it; `ReplayError` unless it is ours, of our version, and whole."""
-        path = Path(path).absolute()
         try:
             make_folder(path.parent, private=True)
             with suppress(FileExistsError):
                 path.touch(mode=0o600, exist_ok=False)  # SQLite gives its log the mode of the file
         except OSError as error:
-            raise ReplayError(f"replay store {str(path)!r} can't be opened or made: {error.strerror}") from None
+            raise self.error(f"can't be opened or made: {error.strerror}") from None
         if not path.is_file():
-            raise ReplayError(f"replay store {str(path)!r} can't be opened or made: it is no file")
-        try:
-            store = cls(path, sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
+            raise self.error("can't be opened or made: it is no file")
+        with self._errors():
+            self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             try:
-                store._prepare()
+                self._prepare()
             except BaseException:
-                store.close()
+                self.close()
                 raise
-        except sqlite3.Error as error:
-            raise explained(error, path) from None
-        except UnicodeDecodeError as error:  # SQLite quotes what it finds
-            raise store.damaged(error) from None
-        return store
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open the store in this file, or make it; `ReplayError` unless it is a whole store of this version."""
+        return cls(Path(path).absolute())
+
+    def error(self, problem: str) -> ReplayError:
+        """Return an error that names the store."""
+        return ReplayError(f"replay store {str(self.path)!r} {problem}")
 
     def damaged(self, problem: object) -> ReplayError:
-        """Return the error of a store that holds something else than was written."""
-        return ReplayError(
-            f"replay store {str(self.path)!r} is damaged: {problem}; restore a copy, or delete it and the run's "
-            "checkpoint and start again"
-        )
+        """Return the error for a store that does not hold what was written."""
+        return self.error(f"is damaged: {problem}; {_RESTORE}")
 
     def _prepare(self) -> None:
         with self._transaction("DEFERRED"):  # before anything is written: it may be somebody else's
             self._is_new()
         if not os.access(self.path, os.W_OK):  # SQLite would notice on the first write only
-            raise ReplayError(f"replay store {str(self.path)!r}: it can't be written; change its permissions")
+            raise self.error("can't be written; change its permissions")
         if self.path.stat().st_mode & 0o077:  # of an earlier coreplay
             with suppress(PermissionError):
                 self.path.chmod(0o600)
@@ -138,7 +126,7 @@ class Database:
             raise self.damaged(" ".join(str(problem).split()))  # SQLite writes several lines
 
     def _use_log(self) -> None:
-        """Turn to the write-ahead log, which readers can follow; SQLite does not wait for others by itself here."""
+        """Use the write-ahead log, so that others can read while one writes; here SQLite does not wait by itself."""
         until = time.monotonic() + PATIENCE
         while True:
             try:
@@ -149,38 +137,34 @@ class Database:
                     raise
                 time.sleep(0.01)
         if mode != "wal":
-            raise ReplayError(
-                f"replay store {str(self.path)!r}: no shared memory on this file system; use a local disk"
-            )
+            raise self.error("is on a file system without shared memory; use a local disk")
 
     def _is_new(self) -> bool:
-        """Tell whether the file is still empty; raise if it is not ours or of a later version."""
+        """Return whether the file is still empty; raise if it is of another program or version."""
         application, version = self._value("PRAGMA application_id"), self._value("PRAGMA user_version")
         if application == version == self._value("SELECT count(*) FROM sqlite_master") == 0:
             return True
         if application != APPLICATION:
-            raise ReplayError(f"{str(self.path)!r} is a database of another program: choose another file")
+            raise self.error("is a database of another program: choose another file")
         if version != VERSION:
-            raise ReplayError(
-                f"replay store {str(self.path)!r} has version {version}, this coreplay knows version {VERSION}: "
-                "use the coreplay that wrote it"
+            raise self.error(
+                f"has version {version}, this coreplay knows version {VERSION}: use the coreplay that wrote it"
             )
         return False
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Write what is replaced or saved in the block at its end, in one transaction; nothing if the block raises."""
-        self._deferred = []
+        writes: list[Callable[[], object]] = []
+        self._deferred = writes
         try:
             yield
-            writes = self._deferred
-            self._deferred = None
-            if writes:
-                with self._transaction("IMMEDIATE"):
-                    for write in writes:
-                        write()
         finally:
             self._deferred = None
+        if writes:
+            with self._transaction("IMMEDIATE"):
+                for write in writes:
+                    write()
 
     def _write(self, write: Callable[[], object]) -> None:
         if self._deferred is not None:
@@ -202,22 +186,30 @@ class Database:
     def _value(self, query: str) -> object:
         return self._db.execute(query).fetchone()[0]
 
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query that is a transaction by itself."""
+        with self._transaction("DEFERRED"):
+            return self._db.execute(query, values).fetchall()
+
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[None]:
         """Do the block as one transaction: all of it when it ends, nothing of it if it raises."""
         if os.getpid() != self._process:  # SQLite's locks do not pass to a child; two would write at once
-            raise ReplayError(f"replay store {str(self.path)!r} was opened in another process: open it in this one too")
-        try:
+            raise self.error("was opened in another process: open it in this one too")
+        with self._errors(), self._db:  # which commits, or rolls back on an error
             self._db.execute(f"BEGIN {kind}")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-        except sqlite3.ProgrammingError:  # a closed store, another thread: a mistake in the calling program
+            yield
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of SQLite, except mistakes of the calling program, into a `ReplayError` with a remedy."""
+        try:
+            yield
+        except sqlite3.ProgrammingError:  # a closed store, another thread
             raise
         except sqlite3.Error as error:
-            raise explained(error, self.path) from None
+            name = getattr(error, "sqlite_errorname", "")
+            reason = next((text for start, text in _REASONS.items() if name.startswith(start)), "can't be used")
+            raise self.error(f"{reason} ({' '.join(str(error).split())})") from None
         except UnicodeDecodeError as error:  # of a text that no store has written
             raise self.damaged(error) from None

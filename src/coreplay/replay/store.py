@@ -1,7 +1,7 @@
 """The store: buffers in one SQLite file, each always the old one or the new one, whenever the process dies.
 
-Of each client the store keeps the last two buffers, so that a run whose last period was only half done can go back to
-the end of the period before. Each buffer remembers the period of the one before it, so that a missing one is noticed.
+The store keeps the last two buffers of each client, so that a run that stopped during a period can go back to the end
+of the period before. Each buffer has the period of the one before it, so that a missing one is noticed.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ Moment = tuple[int, int]  # a period and a round
 
 
 def path_for(folder: Path | str, client: str) -> Path:
-    """Return the file for one client's store in `folder`: a safe name whatever the client is called.
+    """Return the file for one client's store in `folder`, with a safe name whatever the client is called.
 
     >>> path_for("buffers", "../../Ann").name
     'ann-b792946d3c50238f87d34c570dc0e7c0.sqlite'
@@ -29,9 +29,7 @@ def path_for(folder: Path | str, client: str) -> Path:
 
 
 class Store(Database):
-    """Buffers by client, in one file; use `Store.open`.
-
-    Any number of processes may have one file open; each opens its own store, after a fork too.
+    """Buffers by client, in one file; use `Store.open`, in every process and again after a fork.
 
     Examples
     --------
@@ -76,18 +74,11 @@ class Store(Database):
             raise self.damaged(f"{what}; rewind to an earlier period")
         return buffer
 
-    def replace(self, buffer: Buffer) -> None:
-        """Put a client's buffer in the place of its old one, for good when this returns."""
-        self.replace_all([buffer])
+    def replace(self, *buffers: Buffer) -> None:
+        """Replace the buffers of one or several clients durably: all, or none if anything fails.
 
-    def replace_all(self, buffers: Iterable[Buffer]) -> None:
-        """Put the buffers of several clients in the place of their old ones: all, or none if anything fails.
-
-        A period before the one that is stored is refused: `rewind` first.
+        A buffer of a period before the stored one is refused: `rewind` first.
         """
-        buffers = list(buffers)
-        if len({buffer.client for buffer in buffers}) < len(buffers):
-            raise InputError("replace_all takes one buffer per client: got two of the same client")
 
         def write() -> None:
             for buffer in buffers:
@@ -95,17 +86,42 @@ class Store(Database):
 
         self._write(write)
 
+    def _replace(self, buffer: Buffer) -> None:
+        client, period = buffer.client, buffer.period
+        if period < 0:
+            raise InputError(f"the buffer of client {client[:40]!r} must be of a period from 0: got {period}")
+        newest = self._db.execute(
+            "SELECT period, previous FROM buffer WHERE client = ? ORDER BY period DESC LIMIT 1", (client,)
+        ).fetchone()
+        last, previous = newest or (-1, -1)
+        if last > period:
+            raise self.error(
+                f"holds the buffer of client {client[:40]!r} after period {last}: got one after period {period}; "
+                f"call rewind({period}) to forget the later one"
+            )
+        if last < period:
+            previous = last
+        old = (client, period, previous)
+        self._db.execute("DELETE FROM buffer WHERE client = ? AND (period = ? OR period < ?)", old)
+        number = self._db.execute(
+            "INSERT INTO buffer (client, period, previous, seen, digest, choice) VALUES (?, ?, ?, ?, ?, ?)",
+            (client, period, previous, buffer.seen, buffer.digest(), os.urandom(16)),
+        ).lastrowid
+        self._db.executemany(
+            "INSERT INTO item VALUES (?, ?, ?, ?, ?)", ((number, k, *item) for k, item in enumerate(buffer.items))
+        )
+
     def state(self, client: str, before: Moment) -> bytes | None:
         """Return the last state of a client that was saved before this round of this period; None if there is none."""
-        with self._transaction("DEFERRED"):
-            found = self._db.execute(
-                "SELECT value, digest FROM state WHERE client = ? AND (period, round) < (?, ?) "
-                "ORDER BY period DESC, round DESC LIMIT 1",
-                (client, *before),
-            ).fetchone()
-        if found is not None and _digest(found[0]) != found[1]:
+        rows = self._rows(
+            "SELECT value, digest FROM state WHERE client = ? AND (period, round) < (?, ?) "
+            "ORDER BY period DESC, round DESC LIMIT 1",
+            client,
+            *before,
+        )
+        if rows and _digest(rows[0][0]) != rows[0][1]:
             raise self.damaged(f"the state of client {client[:40]!r} is not what was written")
-        return None if found is None else bytes(found[0])
+        return bytes(rows[0][0]) if rows else None
 
     def save_state(self, client: str, at: Moment, value: bytes, keep_from: Moment) -> None:
         """Save a client's state after a round, in the place of states of later rounds.
@@ -126,41 +142,12 @@ class Store(Database):
 
     def session(self, client: str) -> bytes | None:
         """Return what a client has answered in a coordination that is going on; None if there is none."""
-        with self._transaction("DEFERRED"):
-            found = self._db.execute("SELECT value FROM session WHERE client = ?", (client,)).fetchone()
-        return None if found is None else bytes(found[0])
+        rows = self._rows("SELECT value FROM session WHERE client = ?", client)
+        return bytes(rows[0][0]) if rows else None
 
     def save_session(self, client: str, value: bytes) -> None:
         """Save what a client has answered in a coordination, in place of what it answered in an earlier one."""
         self._write(lambda: self._db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (client, value)))
-
-    def _replace(self, buffer: Buffer) -> None:
-        client, period = buffer.client, buffer.period
-        if period < 0:
-            raise InputError(
-                f"the buffer of client {client[:40]!r} must say after which period it was chosen: got {period}"
-            )
-        newest = self._db.execute(
-            "SELECT period, previous FROM buffer WHERE client = ? ORDER BY period DESC LIMIT 1", (client,)
-        ).fetchone()
-        last, previous = newest or (-1, -1)
-        if last > period:
-            raise ReplayError(
-                f"replay store {str(self.path)!r} holds the buffer of client {client[:40]!r} after period {last}: got "
-                f"one after period {period}; call rewind({period}) if the later one shall be forgotten"
-            )
-        if last < period:
-            previous = last
-        self._db.execute(
-            "DELETE FROM buffer WHERE client = ? AND (period = ? OR period < ?)", (client, period, previous)
-        )
-        number = self._db.execute(
-            "INSERT INTO buffer (client, period, previous, seen, digest, choice) VALUES (?, ?, ?, ?, ?, ?)",
-            (client, period, previous, buffer.seen, buffer.digest(), os.urandom(16)),
-        ).lastrowid
-        self._db.executemany(
-            "INSERT INTO item VALUES (?, ?, ?, ?, ?)", ((number, k, *item) for k, item in enumerate(buffer.items))
-        )
 
     def rewind(self, period: int) -> None:
         """Go back to the end of `period`, -1 for the start; nothing changes if a client's buffer of then is gone."""
@@ -187,9 +174,8 @@ class Store(Database):
                 (client, key),
             ).fetchall()
             if not rows:
-                raise ReplayError(
-                    f"replay store {str(self.path)!r}: client {client[:40]!r} keeps no sample {key[:40]!r}; "
-                    "load(client).items has the keys"
+                raise self.error(
+                    f"has no sample {key[:40]!r} of client {client[:40]!r}: load(client).items has the keys"
                 )
             for row in rows:
                 old = self._read(*row)
@@ -198,9 +184,9 @@ class Store(Database):
                 self._db.execute("UPDATE buffer SET digest = ? WHERE id = ?", (new.digest(), row[0]))
         busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise ReplayError(
-                f"replay store {str(self.path)!r}: sample {key[:40]!r} is erased from the buffers, but its bytes stay "
-                "in the journal until every process has closed the store: close it everywhere"
+            raise self.error(
+                f"has erased sample {key[:40]!r} from the buffers, but its bytes are in the journal until "
+                "all processes have closed the store: close it everywhere"
             )
 
     def fingerprint(self, before: Moment | None = None) -> str:
@@ -210,7 +196,7 @@ class Store(Database):
         with self._transaction("DEFERRED"):
             rows = self._db.execute(
                 "SELECT client, max(period), choice FROM buffer WHERE period < ? GROUP BY client ORDER BY client",
-                (before[0],),
+                before[:1],
             ).fetchall()
             rows += self._db.execute(
                 "SELECT client, max(period * 4294967296 + round), digest FROM state WHERE (period, round) < (?, ?) "
@@ -222,15 +208,14 @@ class Store(Database):
         return digest.hexdigest() if rows else ""
 
     def _gone(self, client: str, at: int) -> ReplayError:
-        return ReplayError(
-            f"replay store {str(self.path)!r} no longer holds the buffer of client {client[:40]!r} at the end of "
-            f"period {at}: the last two of a client are kept; take a later period, or -1 to start over"
+        return self.error(
+            f"no longer holds the buffer of client {client[:40]!r} at the end of period {at}: the last two of a client "
+            "are kept; take a later period, or -1 to start over"
         )
 
     def clients(self) -> list[str]:
         """Return the clients that have a buffer, sorted."""
-        with self._transaction("DEFERRED"):
-            return [client for (client,) in self._db.execute("SELECT DISTINCT client FROM buffer ORDER BY client")]
+        return [client for (client,) in self._rows("SELECT DISTINCT client FROM buffer ORDER BY client")]
 
 
 def _digest(value: bytes) -> bytes:

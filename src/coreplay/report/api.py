@@ -2,25 +2,23 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coreplay.errors import InputError
 from coreplay.files import check_output_dir, read_text, write_text
 from coreplay.report.charts import records
 from coreplay.report.compare import Group, group_runs
 from coreplay.report.figures import FIGURES
-from coreplay.report.findings import notes, summarize
-from coreplay.report.html import Section, counted, page
+from coreplay.report.html import Section, page
 from coreplay.report.load import load_runs
-from coreplay.report.maps import MAP, gradient_map
 from coreplay.report.renderer import inline_svg, save_figure
-from coreplay.report.tables import Table, cell, csv_text, differences, results
+from coreplay.report.tables import Table, differences, notes, results, summarize
+from coreplay.report.text import cell, counted, csv_text
 
 PAGE = "index.html"
 TABLES = ("results", "differences")
-FILES = {PAGE} | {f"{name}.{suffix}" for name in (*FIGURES, MAP, *TABLES) for suffix in ("png", "svg", "csv", "md")}
+FILES = {PAGE} | {f"{name}.{suffix}" for name in (*FIGURES, *TABLES) for suffix in ("png", "svg", "csv", "md")}
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,7 @@ class Written:
         return {"page": str(self.page), "files": paths, "left_out": list(self.left_out), "groups": groups}
 
 
-def write(
-    runs: Iterable[Path | str],
-    folder: Path | str,
-    *,
-    gradient_maps: int = 0,
-    texts: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-) -> Written:
+def write(runs: Iterable[Path | str], folder: Path | str, *, say: Callable[[str], None] = lambda text: None) -> Written:
     """Write a report on all finished runs below some folders.
 
     Parameters
@@ -70,16 +61,9 @@ def write(
         Folders to search at any depth. Runs that are unfinished or damaged are left out and named.
     folder
         Output folder; it may contain an earlier report, but nothing else.
-    gradient_maps
-        Number of clients whose gradient space is drawn. This loads the stream, the task and the pretrained model named
-        in the configuration of the runs: use it only for runs from a source that you trust.
-    texts
-        Add the samples' texts to map.csv. Use it for public data only.
     say
         Receives progress messages, one line each.
     """
-    if gradient_maps < 0:
-        raise InputError(f"gradient_maps must be a number of clients, 0 for none: got {gradient_maps}")
     folder = Path(folder)
     earlier = _earlier_files(folder)
     found, left_out = load_runs(runs)
@@ -90,19 +74,20 @@ def write(
     sections, files = [], [folder / PAGE]
     for number, group in enumerate(groups):
         place = f"group-{number + 1}/" if len(groups) > 1 else ""
-        section = replace(_section(group, gradient_maps, texts, say), folder=place)
+        figures = tuple(figure for make in FIGURES.values() if (figure := make(group)) is not None)
+        tables = tuple(table for table in (results(group), differences(group)) if table is not None)
         drawings = {}
-        for table in section.tables:
+        for table in tables:
             files += [folder / place / f"{table.name}.{suffix}" for suffix in ("csv", "md")]
             write_text(files[-2], csv_text(table.records))
             write_text(files[-1], table.markdown())
-        for figure in section.figures:
+        for figure in figures:
             say(f"drawing {place}{figure.name}")
             files += [folder / place / f"{figure.name}.{suffix}" for suffix in ("png", "svg", "csv")]
             save_figure(figure, *files[-3:-1])
             drawings[figure.name] = inline_svg(read_text(files[-2]), f"{number}-{figure.name}-")
             write_text(files[-1], csv_text(records(figure)))
-        sections.append(replace(section, drawings=drawings))
+        sections.append(Section(group, figures, tables, _page_notes(group), place, drawings))
     write_text(folder / PAGE, page(sections, left_out))
     for path in earlier - set(files):
         path.unlink(missing_ok=True)
@@ -128,20 +113,12 @@ def _earlier_files(folder: Path) -> set[Path]:
     return {path for place in (folder, *subfolders) for path in place.glob("*") if path.is_file()}
 
 
-def _section(group: Group, maps: int, texts: bool, say: Callable[[str], None]) -> Section:
-    """Make all figures and tables of a group."""
-    figures = [figure for make in FIGURES.values() if (figure := make(group)) is not None]
+def _page_notes(group: Group) -> tuple[str, ...]:
+    """Return what the page says before the tables of a group."""
     said = [re.sub("`(.*?)`", r"“\1”", summarize(group))]
     if not group.base:
         said.append(
             "There is no run without replay, so relative figures are left out. To see them, run the same configuration "
             "with replay.strategy=none."
         )
-    said += notes(group)
-    if maps:
-        try:
-            figures.append(gradient_map(group, maps, texts=texts, say=say))
-        except (InputError, OSError) as error:
-            said.append(f"There is no map of the gradient space: {error}")
-    tables = (results(group), differences(group))
-    return Section(group, tuple(figures), tuple(table for table in tables if table), tuple(said))
+    return (*said, *notes(group))

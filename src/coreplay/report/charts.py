@@ -76,11 +76,10 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: `percent` shows 0.1 as 10 %, `detail` is added to its title in this figure but not in the CSV."""
+    """An axis; `percent` shows 0.1 as 10 %."""
 
     title: str
     percent: bool = False
-    detail: str = ""
     scale: str = "linear"  # or log, or symlog: powers of two with a place for 0
 
 
@@ -116,16 +115,12 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lines:
-    """Points joined by lines; `reference` is a labelled horizontal line.
-
-    Points whose x is a mean have error bars. `scattered` leaves out the lines, and the values of axes without meaning.
-    """
+    """Points joined by lines, with error bars where x is a mean; `reference` is a labelled horizontal line."""
 
     x: Axis
     y: Axis
     series: tuple[Series, ...]
     reference: tuple[float, str] | None = None
-    scattered: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from coreplay.report.charts import SeedStats, Style, styles
@@ -85,14 +86,13 @@ class Group:
     @cached_property
     def labels(self) -> list[str]:
         """The strategies: none first, full history last, the others in the order of `strategies`, then unknown ones."""
-        known = [NONE, *(name for name in strategies() if name not in (NONE, ALL))]
-        order = {name: k for k, name in enumerate(known)} | {ALL: len(known) + 1}
+        order = {name: float(k) for k, name in enumerate(strategies())} | {ALL: math.inf}
         replays = {run.label: run.config.replay for run in self.runs}
-        found = {
-            label: (order.get(replay.strategy, len(known)), replay.coordination_rounds)
-            for label, replay in replays.items()
-        }
-        return sorted(found, key=lambda label: (found[label], label))
+
+        def place(label: str) -> tuple[float, int, str]:
+            return order.get(replays[label].strategy, len(order)), replays[label].coordination_rounds, label
+
+        return sorted(replays, key=place)
 
     @cached_property
     def budgets(self) -> list[str]:
@@ -132,13 +132,12 @@ class Group:
     def cells(self) -> list[tuple[str, str, Runs]]:
         """Return (budget, strategy, compared runs); a strategy without a budget occurs once, at budget `ANY`."""
         seeds = {**self.compared, ANY: set().union(*self.compared.values())}
-        order = {(label, budget): None for label in self.labels for budget in (*self.budgets, ANY)}
-        found = [
-            (budget, label, {key: run for key, run in self._cells[label, budget].items() if key in seeds[budget]})
-            for label, budget in order
-            if (label, budget) in self._cells
-        ]
-        return [(budget, label, runs) for budget, label, runs in found if runs]
+        found: list[tuple[str, str, Runs]] = []
+        for label, budget in product(self.labels, seeds):
+            runs = {key: run for key, run in self._cells.get((label, budget), {}).items() if key in seeds[budget]}
+            if runs:
+                found.append((budget, label, runs))
+        return found
 
     @property
     def base(self) -> Runs:

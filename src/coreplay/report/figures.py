@@ -1,10 +1,6 @@
-"""The figures of a report; `FIGURES` maps their names to functions from a group to a figure.
-
-A function returns title, explanation and views; a figure without views, for lack of data, is left out.
-"""
+"""The figures of a report; `FIGURES` maps names to functions from a group to a figure, or to None without data."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -13,7 +9,7 @@ from numpy.typing import NDArray
 from coreplay.report.charts import Axis, Bars, Figure, Heatmap, Lines, Panel, SeedStats, Series, Style, style
 from coreplay.report.compare import Group, Runs, paired
 from coreplay.report.load import ANY, Finished
-from coreplay.runtime.strategy import NONE, is_coordinated
+from coreplay.runtime.strategy import NONE
 
 Floats = NDArray[np.float64]
 Content = tuple[str, str, Sequence[Panel]]
@@ -22,10 +18,9 @@ FIGURES: dict[str, Callable[[Group], Figure | None]] = {}
 
 
 def figure(name: str) -> Callable[[Callable[[Group], Content]], Callable[[Group], Figure | None]]:
-    """Register a function as the figure of this name."""
+    """Register a function, which returns a title, an explanation and views, as the figure of this name."""
 
     def register(make: Callable[[Group], Content]) -> Callable[[Group], Figure | None]:
-        @wraps(make)
         def made(group: Group) -> Figure | None:
             title, reading, panels = make(group)
             return Figure(name, title, reading, tuple(panels)) if panels else None
@@ -39,26 +34,26 @@ def figure(name: str) -> Callable[[Callable[[Group], Content]], Callable[[Group]
 @figure("relative-change")
 def relative_change(group: Group) -> Content:
     """Show the change relative to no replay by budget and strategy (the paper's figure 2a)."""
+    y, labels = Axis(f"change of {group.metric}", percent=True), [label for label in group.labels if label != NONE]
     return (
         f"Change of {group.metric} relative to no replay",
         f"{group.better.capitalize()} is better. Each bar is the mean over seeds for the model after the last period, "
         "evaluated on the test sets of all periods and divided by the run without replay of the same seed. Error bars "
         "show the standard deviation, dots the individual seeds.",
-        _bars_by_budget(group, Axis(f"change of {group.metric}", percent=True), group.changes) if group.base else (),
+        _bars_by_budget(group, labels, y, lambda runs: group.changes(runs).values()) if group.base else (),
     )
 
 
 @figure("forgetting")
 def forgetting(group: Group) -> Content:
     """Show forgetting by budget and strategy (the paper's figure 2b)."""
+    bars = _bars_by_budget(group, group.labels, _forgetting(group), lambda runs: [r.forgetting for r in runs.values()])
     return (
         "Forgetting",
         f"Lower is better. Forgetting is how much worse the {group.metric} of the last model is than that of the best "
         "earlier model on the same test set, averaged over all periods but the last, which no earlier model was "
         "trained on. Bars, error bars and dots as above.",
-        _bars_by_budget(group, _forgetting(group), lambda runs: {k: r.forgetting for k, r in runs.items()}, "")
-        if group.has_forgetting
-        else (),
+        bars if group.has_forgetting else (),
     )
 
 
@@ -67,14 +62,14 @@ def _forgetting(group: Group) -> Axis:
 
 
 def _bars_by_budget(
-    group: Group, y: Axis, measure: Callable[[Runs], Mapping[Any, float]], skip: str = NONE
-) -> tuple[Panel, ...]:
+    group: Group, labels: Iterable[str], y: Axis, values: Callable[[Runs], Iterable[float]]
+) -> list[Panel]:
+    """Return one view with one group of bars per budget."""
     series = (
-        Series.of(label, group.styles[label], {b: measure(group.at(label, b)).values() for b in group.budgets})
-        for label in group.labels
-        if label != skip
+        Series.of(label, group.styles[label], {budget: values(group.at(label, budget)) for budget in group.budgets})
+        for label in labels
     )
-    return (Panel(Bars(Axis("budget"), y, tuple(group.budgets), _present(series))),)
+    return [Panel(Bars(Axis("budget"), y, tuple(group.budgets), _present(series)))]
 
 
 def _present(series: Iterable[Series]) -> tuple[Series, ...]:
@@ -87,8 +82,8 @@ def _lines_by_budget(
     """Return one view per budget with one line per strategy."""
     panels = []
     for budget in group.budgets:
-        runs = {label: group.at(label, budget) for label in group.labels}
-        series = _present(Series.of(label, group.styles[label], values(own)) for label, own in runs.items() if own)
+        runs = {label: own for label in group.labels if (own := group.at(label, budget))}
+        series = _present(Series.of(label, group.styles[label], values(own)) for label, own in runs.items())
         if series:
             panels.append(Panel(Lines(Axis(x), y, series), {"budget": budget, **(choice or {})}))
     return panels
@@ -113,7 +108,7 @@ def by_test_period(group: Group) -> Content:
             return _numbered(_relative(run.run.matrix.values[-1], base[key]) for key, (run, _) in pairs)
 
         y = Axis(f"change of {group.metric}", percent=True)
-        panels += _lines_by_budget(group, "test period", y, changes, {"relative to": what}) if group.base else []
+        panels += _lines_by_budget(group, "test period", y, changes, {"relative to": what})
     return (
         "The last model on the test set of each period",
         f"{group.better.capitalize()} is better. Old periods are on the left: a line that "
@@ -152,19 +147,17 @@ def trade_off(group: Group) -> Content:
     relative = bool(group.base)
     series = []
     for label in group.labels:
-        points: list[tuple[SeedStats, SeedStats, str]] = []
+        points: dict[str, tuple[SeedStats, SeedStats]] = {}
         for budget in group.budgets:
             runs = group.at(label, budget)
             scores = group.changes(runs) if relative else {key: run.score for key, run in runs.items()}
             x, y = SeedStats.of(scores.values()), SeedStats.of(runs[key].forgetting for key in scores)
-            reference = any(run.budget == ANY for run in runs.values())
+            any_budget = any(run.budget == ANY for run in runs.values())
             if x.n and y.n:
-                points.append((x, y, "any budget" if reference else f"budget {budget}"))
-            if reference:
-                break
+                points.setdefault("any budget" if any_budget else f"budget {budget}", (x, y))
         if points:
-            xs, ys, notes = zip(*points, strict=True)
-            series.append(Series(label, group.styles[label], tuple(x.mean for x in xs), ys, xs, notes))
+            xs, ys = zip(*points.values(), strict=True)
+            series.append(Series(label, group.styles[label], tuple(x.mean for x in xs), ys, xs, tuple(points)))
     x_axis = Axis(f"change of {group.metric} relative to no replay", percent=True) if relative else Axis(group.metric)
     corner = "left" if group.lower_is_better else "right"
     return (
@@ -178,16 +171,15 @@ def trade_off(group: Group) -> Content:
 @figure("over-time")
 def over_time(group: Group) -> Content:
     """Show the metric on all test sets after each training period."""
+
+    def scores(runs: Runs) -> Values:
+        return _numbered(run.run.matrix.all_period for run in runs.values())
+
     return (
         f"{group.metric.capitalize()} on the test sets of all periods, after each period",
         f"{group.better.capitalize()} is better. All test sets count from the start, including those of periods that "
         "the model has not been trained on yet. Means over seeds.",
-        _lines_by_budget(
-            group,
-            "after period",
-            Axis(group.metric),
-            lambda runs: _numbered(run.run.matrix.all_period for run in runs.values()),
-        ),
+        _lines_by_budget(group, "after period", Axis(group.metric), scores),
     )
 
 
@@ -216,19 +208,19 @@ def matrix(group: Group) -> Content:
 @figure("buffer-age")
 def buffer_age(group: Group) -> Content:
     """Show the composition of the buffers by arrival period, over time."""
+    axes = Axis("after period"), Axis("share of all buffers", percent=True)
     panels = []
     for budget, label, runs in group.cells():
         rows = [row for run in runs.values() for row in run.buffers if row["kept"]]
         moments = sorted({row["period"] for row in rows})
         layers = []
-        for arrived in range(max(moments, default=-1) + 1):
+        for k in range(max(moments, default=-1) + 1):
             shares: dict[str, list[float]] = {str(moment + 1): [] for moment in moments}
             for row in rows:
-                if arrived < len(row["arrived"]):
-                    shares[str(row["period"] + 1)].append(row["arrived"][arrived] / row["kept"])
-            layers.append(Series.of(f"period {arrived + 1}", style(arrived), shares))
+                if k < len(row["arrived"]):
+                    shares[str(row["period"] + 1)].append(row["arrived"][k] / row["kept"])
+            layers.append(Series.of(f"period {k + 1}", style(k), shares))
         if layers:
-            axes = Axis("after period"), Axis("share of all buffers", percent=True)
             chart = Bars(*axes, tuple(str(moment + 1) for moment in moments), _present(layers), stacked=True)
             panels.append(Panel(chart, {"strategy": label, "budget": budget}))
     return (
@@ -265,12 +257,9 @@ def convergence(group: Group) -> Content:
     for budget in group.budgets:
         lines = []
         for label in group.labels:
-            runs = list(group.at(label, budget).values())
-            if not runs or not is_coordinated(runs[0].config.replay.strategy):
-                continue
             look = group.styles[label]
             for kind, dash in (("integer", "-"), ("relaxed", ":")):
-                points = _objectives(runs, kind)
+                points = _objectives(group.at(label, budget).values(), kind)
                 if len(points) > 1:
                     lines.append(Series.of(f"{label}: {kind}", Style(look.colour, look.marker, dash), points))
         if _present(lines):
@@ -287,10 +276,10 @@ def convergence(group: Group) -> Content:
     )
 
 
-def _objectives(runs: Sequence[Finished], kind: str) -> dict[int, list[float]]:
-    """Return, by round, the objective relative to round 0 (of the integers if the method has them there).
+def _objectives(runs: Iterable[Finished], kind: str) -> dict[int, list[float]]:
+    """Return, by round, each run's mean over its periods of the objective relative to that of the integers in round 0.
 
-    There is one value per run: the mean over its periods.
+    A method without integers in round 0 is compared with its relaxed objective there.
     """
     found: dict[int, list[float]] = {}
     for run in runs:
@@ -303,22 +292,6 @@ def _objectives(runs: Sequence[Finished], kind: str) -> dict[int, list[float]]:
         for round, values in ratios.items():
             found.setdefault(round, []).append(float(np.mean(values)))
     return dict(sorted(found.items()))
-
-
-def _bars_by_strategy(
-    group: Group, y: str, parts: Mapping[str, Callable[[Finished], float]], *, stacked: bool
-) -> list[Panel]:
-    """Return one view per budget with one group of bars per strategy."""
-    panels = []
-    for budget in group.budgets:
-        runs = {label: own.values() for label in group.labels if (own := group.at(label, budget))}
-        series = (
-            Series.of(name, style(k), {label: [measure(run) for run in own] for label, own in runs.items()})
-            for k, (name, measure) in enumerate(parts.items())
-        )
-        chart = Bars(Axis("strategy"), Axis(y), tuple(runs), tuple(series), stacked=stacked)
-        panels.append(Panel(chart, {"budget": budget}))
-    return panels
 
 
 @figure("bytes")
@@ -344,3 +317,19 @@ def time_by_phase(group: Group) -> Content:
         "seeds. Resumed runs add up the time of their parts.",
         _bars_by_strategy(group, "seconds", parts, stacked=True),
     )
+
+
+def _bars_by_strategy(
+    group: Group, y: str, parts: Mapping[str, Callable[[Finished], float]], *, stacked: bool
+) -> list[Panel]:
+    """Return one view per budget with one group of bars per strategy."""
+    panels = []
+    for budget in group.budgets:
+        runs = {label: own.values() for label in group.labels if (own := group.at(label, budget))}
+        series = (
+            Series.of(name, style(k), {label: map(measure, own) for label, own in runs.items()})
+            for k, (name, measure) in enumerate(parts.items())
+        )
+        chart = Bars(Axis("strategy"), Axis(y), tuple(runs), tuple(series), stacked=stacked)
+        panels.append(Panel(chart, {"budget": budget}))
+    return panels

@@ -5,37 +5,18 @@ Content-Security-Policy forbids scripts and requests.
 """
 
 import html
-import math
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
-from typing import TYPE_CHECKING
 
 from coreplay import __version__
-
-if TYPE_CHECKING:  # this module is also used by commands that must start fast
-    from coreplay.report.charts import Figure
-    from coreplay.report.compare import Group
-    from coreplay.report.tables import Table
+from coreplay.report.charts import Figure
+from coreplay.report.compare import Group
+from coreplay.report.tables import Table
+from coreplay.report.text import clean, counted
 
 FORMATS = {"png": "PNG", "svg": "SVG", "csv": "CSV", "md": "Markdown"}
-
-
-def clean(text: object) -> str:
-    r"""Return a text on one line without control characters, direction marks and lone surrogates.
-
-    >>> clean("play\n\x00jazz \u202egnp.exe")
-    'play ?jazz ?gnp.exe'
-    """
-    kept = []
-    for character in str(text):
-        if character in "\t\n\r\x0b\x0c\x85\u2028\u2029":
-            kept.append(" ")
-        else:
-            kept.append("?" if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Cn", "Co") else character)
-    return "".join(kept)
 
 
 def escaped(text: object) -> str:
@@ -47,46 +28,16 @@ def escaped(text: object) -> str:
     return html.escape(clean(text), quote=True)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "run"), counted(2, "run")
-    ('1 run', '2 runs')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def column(values: Iterable[float | None], digits: int = 4) -> list[str]:
-    """Format the numbers of a column with the same decimals, so that the largest has `digits` digits.
-
-    >>> column([297.31, 9.6234, None]), column([0.84051, -0.01]), column([12345.6], digits=3)
-    (['297.3', '9.6', '–'], ['0.8405', '-0.0100'], ['12346'])
-    """
-    numbers = list(values)
-    places = decimals(numbers, digits)
-    return ["–" if v is None else f"{v:.{places}f}" for v in numbers]
-
-
-def decimals(values: Iterable[float | None], digits: int) -> int:
-    """Return the number of decimals with which the largest number has `digits` digits.
-
-    >>> decimals([297.31, 9.6, None], 4), decimals([0.084], 3), decimals([], 3)
-    (1, 4, 0)
-    """
-    largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
-    return max(digits - 1 - math.floor(math.log10(largest)), 0) if largest else 0
-
-
 @dataclass(frozen=True)
 class Section:
     """What the page shows of a group; `folder` is the place of its files, relative to the page, with a slash."""
 
-    group: "Group"
-    figures: tuple["Figure", ...]
-    tables: tuple["Table", ...]
+    group: Group
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
     notes: tuple[str, ...]
-    folder: str = ""
-    drawings: Mapping[str, str] = field(default_factory=dict)  # SVG elements by name of the figure
+    folder: str
+    drawings: Mapping[str, str]  # SVG elements by name of the figure
 
 
 def page(sections: Sequence[Section], left_out: Sequence[str]) -> str:
@@ -125,13 +76,12 @@ def _section(number: int, section: Section, several: bool) -> str:
         parts.append(_part(number, table, section.folder, ("csv", "md"), _table(table)))
     for figure in section.figures:
         label = escaped(f"Figure: {figure.title}. {figure.reading} The numbers are in {figure.name}.csv.")
-        drawing = section.drawings.get(figure.name, "")
-        plot = f'<div class="plot" role="img" aria-label="{label}">{drawing}</div>'
+        plot = f'<div class="plot" role="img" aria-label="{label}">{section.drawings[figure.name]}</div>'
         parts.append(_part(number, figure, section.folder, ("png", "svg", "csv"), plot))
     return "\n".join([*parts, "</section>"])
 
 
-def _part(number: int, part: "Figure | Table", folder: str, suffixes: Iterable[str], content: str) -> str:
+def _part(number: int, part: Figure | Table, folder: str, suffixes: Iterable[str], content: str) -> str:
     links = " ".join(f'<a href="{folder}{part.name}.{suffix}">{FORMATS[suffix]}</a>' for suffix in suffixes)
     return (
         f'<section class="figure" id="part-{number}-{part.name}"><h3>{escaped(part.title)}</h3>'
@@ -139,7 +89,7 @@ def _part(number: int, part: "Figure | Table", folder: str, suffixes: Iterable[s
     )
 
 
-def _table(table: "Table") -> str:
+def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in table.columns)
     rows = "".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
     return (

@@ -16,7 +16,9 @@ from coreplay.runtime.strategy import ALL, NONE
 
 Key = tuple[int, int]  # seed and sample of clients: what runs are paired by
 Rows = tuple[dict[str, Any], ...]
-VARYING = ("seed", "baseline", "trackers", "replay", "engine", "stream.client_seed", "plugins")
+# what may differ between runs that are compared
+VARYING: dict[str, Any] = dict.fromkeys(("seed", "baseline", "trackers", "replay", "engine", "plugins"), True)
+VARYING["stream"] = {"client_seed"}
 ANY = "any"  # the budget of a strategy that has none
 
 
@@ -43,8 +45,7 @@ class Finished:
         replay, matrix = config.replay, run.matrix
         setting = {
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            for name, value in flatten(config.model_dump()).items()
-            if not any(name == part or name.startswith(f"{part}.") for part in VARYING)
+            for name, value in flatten(config.model_dump(exclude=VARYING)).items()
         }
         return cls(
             run,

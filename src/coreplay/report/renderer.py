@@ -11,12 +11,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from coreplay.files import atomic_write
-from coreplay.report.charts import MUTED, Axis, Bars, Chart, Figure, Heatmap, Histograms, Lines, style
-from coreplay.report.html import clean
+from coreplay.report.charts import Bars, Chart, Figure, Heatmap, Histograms, Lines, style
+from coreplay.report.text import clean
 
 MAX_PANELS = 60  # views per file; the CSV has the numbers of all
 FEW = 6  # up to this many views matplotlib computes the layout; for more it would take seconds
@@ -72,15 +71,15 @@ def draw(figure: Figure) -> Drawing:
     FigureCanvasAgg(drawing)
     places = drawing.subplots(rows, columns, squeeze=False).ravel()
     legend: dict[str, Any] = {}
-    heatmaps: list[tuple[Axes, AxesImage, Heatmap]] = []
+    heatmaps: list[tuple[Axes, Heatmap]] = []
     for number, (axes, panel) in enumerate(zip(places, panels, strict=False)):
-        image = _draw(axes, panel.chart)
-        if image is not None and isinstance(panel.chart, Heatmap):
-            heatmaps.append((axes, image, panel.chart))
+        _draw(axes, panel.chart)
+        if isinstance(panel.chart, Heatmap):
+            heatmaps.append((axes, panel.chart))
         axes.set_title(clean(panel.title), fontsize=9 if few else 8)
         mixed = bool(panel.name)  # views of different quantities: each needs its own axis titles
-        axes.set_xlabel(_title(panel.chart.x) if few or number + columns >= len(panels) else "")
-        axes.set_ylabel(_title(panel.chart.y) if mixed or number % columns == 0 else "")
+        axes.set_xlabel(clean(panel.chart.x.title) if few or number + columns >= len(panels) else "")
+        axes.set_ylabel(clean(panel.chart.y.title) if mixed or number % columns == 0 else "")
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             legend.setdefault(name, handle)
     for axes in places[len(panels) :]:
@@ -90,18 +89,14 @@ def draw(figure: Figure) -> Drawing:
     per_row = 3 if size[0] < 8 else 4
     if not few:
         _set_margins(drawing, rows, columns, bottom=0.7 + 0.22 * math.ceil(len(legend) / per_row))
-    shared = len({chart.limits for *_, chart in heatmaps}) == 1
-    for axes, image, chart in heatmaps[:1] if shared else heatmaps:
+    shared = len({chart.limits for _, chart in heatmaps}) == 1
+    for axes, chart in heatmaps[:1] if shared else heatmaps:
         where: Any = list(places) if shared and len(heatmaps) == len(panels) else axes
-        drawing.colorbar(image, ax=where, label=clean(chart.value.title), fraction=0.03, pad=0.02)
+        drawing.colorbar(axes.images[0], ax=where, label=clean(chart.value.title), fraction=0.03, pad=0.02)
     if legend:
         place: Any = "outside lower center" if few else "lower center"
         drawing.legend(legend.values(), legend.keys(), loc=place, ncols=per_row, frameon=False, fontsize=8)
     return drawing
-
-
-def _title(axis: Axis) -> str:
-    return clean(f"{axis.title} ({axis.detail})" if axis.detail else axis.title)
 
 
 def _set_margins(drawing: Drawing, rows: int, columns: int, bottom: float) -> None:
@@ -118,21 +113,20 @@ def _set_margins(drawing: Drawing, rows: int, columns: int, bottom: float) -> No
     )
 
 
-def _draw(axes: Axes, chart: Chart) -> AxesImage | None:
-    match chart:
-        case Heatmap():
-            return _draw_heatmap(axes, chart)
-        case Histograms():
-            _draw_histograms(axes, chart)
-        case Bars():
-            _draw_bars(axes, chart)
-        case Lines():
-            _draw_lines(axes, chart)
+def _draw(axes: Axes, chart: Chart) -> None:
+    if isinstance(chart, Heatmap):
+        _draw_heatmap(axes, chart)
+        return
+    if isinstance(chart, Histograms):
+        _draw_histograms(axes, chart)
+    elif isinstance(chart, Bars):
+        _draw_bars(axes, chart)
+    else:
+        _draw_lines(axes, chart)
     for axis, scale in ((axes.xaxis, chart.x), (axes.yaxis, chart.y)):
         if scale.percent:
             axis.set_major_formatter(PercentFormatter(1.0))
     axes.spines[["top", "right"]].set_visible(False)
-    return None
 
 
 def _draw_bars(axes: Axes, chart: Bars) -> None:
@@ -176,7 +170,6 @@ def _draw_bars(axes: Axes, chart: Bars) -> None:
 def _draw_lines(axes: Axes, chart: Lines) -> None:
     for series in chart.series:
         look, heights = series.style, [y.mean for y in series.y]
-        small = chart.scattered and look.colour == MUTED
         if series.x_stats:
             up, across = ([each.sd or 0.0 for each in stats] for stats in (series.y, series.x_stats))
             axes.errorbar(series.x, heights, up, across, fmt="none", ecolor=look.colour, elinewidth=0.7, alpha=0.6)
@@ -186,18 +179,14 @@ def _draw_lines(axes: Axes, chart: Lines) -> None:
             label=clean(series.label),
             color=look.colour,
             marker=look.marker,
-            markersize=3 if small else 5,
-            alpha=0.5 if small else 1.0,
-            linestyle="none" if chart.scattered else look.dash,
+            markersize=5,
+            linestyle=look.dash,
             linewidth=1.4,
         )
     if chart.reference is not None:
         axes.axhline(chart.reference[0], color="black", linewidth=0.8, label=clean(chart.reference[1]))
     places = sorted({x for series in chart.series for x in series.x if isinstance(x, int)})
-    if chart.scattered:
-        axes.set_xticks([])
-        axes.set_yticks([])
-    elif chart.x.scale == "symlog":
+    if chart.x.scale == "symlog":
         axes.set_xscale("symlog", base=2, linthresh=1)
         axes.set_xticks(places, [str(x) for x in places])
         axes.minorticks_off()
@@ -205,10 +194,10 @@ def _draw_lines(axes: Axes, chart: Lines) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
 
 
-def _draw_heatmap(axes: Axes, chart: Heatmap) -> AxesImage:
+def _draw_heatmap(axes: Axes, chart: Heatmap) -> None:
     values = np.array(chart.values, dtype=float)
     low, high = chart.limits
-    image = axes.imshow(values, cmap="cividis", aspect="auto", interpolation="nearest", vmin=low, vmax=high)
+    axes.imshow(values, cmap="cividis", aspect="auto", interpolation="nearest", vmin=low, vmax=high)
     for axis, names in ((axes.xaxis, chart.columns), (axes.yaxis, chart.rows)):
         step = max(1, len(names) // 10)
         axis.set_ticks(range(0, len(names), step), [clean(name) for name in names[::step]])
@@ -217,7 +206,6 @@ def _draw_heatmap(axes: Axes, chart: Heatmap) -> AxesImage:
             colour = "black" if value > (low + high) / 2 else "white"
             size = 7 if values.size <= 36 else 5
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=size, color=colour)
-    return image
 
 
 def _draw_histograms(axes: Axes, chart: Histograms) -> None:

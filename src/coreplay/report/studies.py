@@ -11,7 +11,7 @@ from coreplay.experiments.near_optimality import Result
 from coreplay.files import write_json, write_text
 from coreplay.report.charts import Axis, Bars, Chart, Figure, Heatmap, Histograms, Lines, Panel, Series, style
 from coreplay.report.renderer import save_figure
-from coreplay.report.tables import markdown_table
+from coreplay.report.text import markdown_table
 
 SELECTIONS = "selections.json"  # what given clients keep after a coordination study
 TICKS = (1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 10, 20)
@@ -64,7 +64,7 @@ def near_optimality_figure(result: Result, n: int) -> Figure:
     ratios = dict(zip(result.config.methods, result.ratios[n].tolist(), strict=True))
     edges = np.geomspace(1.0, max(float(np.quantile(result.ratios[n], 0.995)), 1.05), 90)
     chart = Histograms(
-        Axis("objective / optimum", detail="1 is best; the line is the median", scale="log"),
+        Axis("objective / optimum (1 is best; the line is the median)", scale="log"),
         Axis(""),
         dict(sorted(ratios.items(), key=lambda item: float(np.mean(item[1])))),
         edges.tolist(),
@@ -104,7 +104,7 @@ def coordination_figure(result: StudyResult) -> Figure:
         }
         series.append(Series.of(method, style(k), points))
     chart = Lines(
-        Axis("rounds", detail="one vector up and one down per client", scale="symlog"),
+        Axis("rounds (one vector up and one down per client)", scale="symlog"),
         Axis("objective / joint relaxed optimum" if bounded else "objective"),
         tuple(series),
         (1.0, "joint relaxed optimum") if bounded else None,
@@ -158,11 +158,7 @@ def stream_figure(name: str, text: Description, details: Details) -> Figure:
     counts = np.log10(1 + details.counts[np.argsort(-details.counts.sum(axis=1), kind="stable")])
     periods = _numbers(text.periods)
     drift = np.asarray(text.drift_matrix, dtype=float)
-    period, clients, divergence = (
-        Axis("period"),
-        Axis("clients"),
-        Axis("Jensen-Shannon divergence to all others (bits)"),
-    )
+    period = Axis("period")
     charts: dict[str, Chart] = {
         "samples by client and period": Heatmap(
             period,
@@ -174,12 +170,12 @@ def stream_figure(name: str, text: Description, details: Details) -> Figure:
             (0.0, float(counts.max(initial=0.0))),
         ),
         "samples by period": _bars(Axis("samples"), periods, text.samples_per_period),
-        "active clients by period": _bars(clients, periods, text.clients_per_period),
+        "active clients by period": _bars(Axis("clients"), periods, text.clients_per_period),
         f"drift (random split: {text.drift_neighbours_random:.3f})": Heatmap(
             period, period, Axis("bits"), periods, periods, drift.tolist(), (0.0, float(drift.max(initial=0.0)))
         ),
         f"heterogeneity (mean {text.heterogeneity:.3f}, random split {text.heterogeneity_random:.3f})": Histograms(
-            divergence,
+            Axis("Jensen-Shannon divergence to all others (bits)"),
             Axis(""),
             {"clients": details.of_clients.tolist(), "random split": details.of_clients_random.tolist()},
             np.linspace(0, 1, 41).tolist(),

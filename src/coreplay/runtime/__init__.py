@@ -5,21 +5,15 @@ Names are loaded on first use: a deployed client reads messages in a new process
 
 from typing import TYPE_CHECKING
 
-from coreplay.lazy import lazy_getattr
+from coreplay import lazy_getattr
 
 if TYPE_CHECKING:
-    from coreplay.runtime.api import Prepared as Prepared
-    from coreplay.runtime.api import default_name as default_name
-    from coreplay.runtime.api import finished as finished
     from coreplay.runtime.api import prepare as prepare
     from coreplay.runtime.api import run as run
     from coreplay.runtime.client import ClientRuntime as ClientRuntime
     from coreplay.runtime.config import PRESETS as PRESETS
     from coreplay.runtime.config import Config as Config
-    from coreplay.runtime.engine import ClientRegistry as ClientRegistry
-    from coreplay.runtime.engine import Engine as Engine
     from coreplay.runtime.engine import EngineError as EngineError
-    from coreplay.runtime.engine import QuorumError as QuorumError
     from coreplay.runtime.engines.machine import WorkerError as WorkerError
     from coreplay.runtime.engines.processes import ProcessesEngine as ProcessesEngine
     from coreplay.runtime.engines.serial import SerialEngine as SerialEngine
@@ -31,20 +25,20 @@ if TYPE_CHECKING:
     from coreplay.runtime.trainer import Trainer as Trainer
     from coreplay.runtime.trainer import check as check
 
-_HOMES = {
-    "api": ("Prepared", "default_name", "finished", "prepare", "run"),
-    "client": ("ClientRuntime",),
-    "config": ("PRESETS", "Config"),
-    "engine": ("ClientRegistry", "Engine", "EngineError", "QuorumError"),
-    "engines.machine": ("WorkerError",),
-    "engines.processes": ("ProcessesEngine",),
-    "engines.serial": ("SerialEngine",),
-    "events": ("Event", "Observer"),
-    "result": ("Run",),
-    "run_dir": ("RunFolder",),
-    "strategy": ("strategies",),
-    "trainer": ("Trainer", "check"),
-}
-_NAMES = {name: f"coreplay.runtime.{module}" for module, names in _HOMES.items() for name in names}
-
-__getattr__ = lazy_getattr(__name__, _NAMES)
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "api": ("prepare", "run"),
+        "client": ("ClientRuntime",),
+        "config": ("PRESETS", "Config"),
+        "engine": ("EngineError",),
+        "engines.machine": ("WorkerError",),
+        "engines.processes": ("ProcessesEngine",),
+        "engines.serial": ("SerialEngine",),
+        "events": ("Event", "Observer"),
+        "result": ("Run",),
+        "run_dir": ("RunFolder",),
+        "strategy": ("strategies",),
+        "trainer": ("Trainer", "check"),
+    },
+)

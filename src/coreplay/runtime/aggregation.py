@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coreplay.errors import InputError
-from coreplay.runtime.engine import Check, Engine, refuse
+from coreplay.runtime.engine import Engine, refuse
 from coreplay.runtime.events import Observe, Problem
 from coreplay.runtime.requests import Evaluate, EvaluateReply, Reply, Request, TrainReply
 from coreplay.tasks import WeightedSum
@@ -60,17 +60,16 @@ class Weights:
 
     def warnings(self, counts: Mapping[str, int]) -> list[str]:
         """Return a sentence about each client that has more than a third of the round's weight, the first time."""
-        largest = self.largest(counts)
-        total = sum(min(count, largest) for count in counts.values())
-        heavy = [c for c, count in counts.items() if len(counts) >= FEW and 3 * min(count, largest) > total]
-        fresh = [client for client in heavy if client not in self._named]
-        self._named.update(fresh)
-        return [
-            f"client {client!r} has {min(counts[client], largest) / total:.0%} of the round's weight, by the "
-            f"{counts[client]} samples that it says it has"
-            + (" (limited by federated.max_weight_ratio)" if counts[client] > largest else "")
-            for client in fresh
-        ]
+        limit = self.largest(counts)
+        total = sum(min(count, limit) for count in counts.values())
+        found = []
+        for client, count in counts.items():
+            if len(counts) >= FEW and 3 * min(count, limit) > total and client not in self._named:
+                self._named.add(client)
+                limited = " (limited by federated.max_weight_ratio)" if count > limit else ""
+                share = f"{min(count, limit) / total:.0%} of the round's weight"
+                found.append(f"client {client!r} has {share}, by the {count} samples that it says it has{limited}")
+        return found
 
 
 @dataclass(frozen=True)
@@ -102,28 +101,10 @@ def sum_over_clients(
     observe: Observe,
     what: str,
 ) -> Update:
-    """Send a request to clients and add up their vectors; `InputError` if none answered.
+    """Send a `Train` or `FinishPeriod` request to clients and add up their vectors; `InputError` if none answered.
 
-    Parameters
-    ----------
-    engine : Engine
-        Carries the request.
-    request : Request
-        A `Train` or `FinishPeriod` request.
-    clients : sequence of str
-        The clients.
-    samples : function
-        Returns the number of samples that a client trains on. It is called after clients that came back have joined.
-    names : mapping
-        The vectors that each must send, and their lengths.
-    groups : int
-        The number of groups that clients are summed in.
-    weights : Weights
-        Limits how much a client counts.
-    observe : function
-        Gets what the engine reports.
-    what : str
-        Names the request in errors.
+    Each must send vectors of these `names` and lengths. `samples` returns how many samples a client trains on; it is
+    called after clients that came back have joined. `what` names the request in errors.
     """
     engine.discover(observe, request.period)
     counts = {client: samples(client) for client in clients}
@@ -134,11 +115,14 @@ def sum_over_clients(
     dtype = next(iter(request.arrays.values())).dtype
     sums = {name: np.zeros(length, dtype=dtype) for name, length in names.items()}
     weight, loss, missing = 0, WeightedSum(), dict[str, str]()
-    check = _checking(counts, names, dtype)
+
+    def check(client: str, reply: Reply) -> str:
+        return _check_update(reply, counts[client], names, dtype)
+
     parts = partition_clients(counts, groups)
     for group in engine.group_sums(parts, request, largest, check, observe, missing):
         for name in sums:
-            sums[name] += group.sums[name].numpy()
+            sums[name] += group.sums[name]
         weight += group.weight
         loss += group.loss
     engine.check_quorum(len(counts), missing, what)
@@ -147,27 +131,21 @@ def sum_over_clients(
     return Update(sums, weight, loss, missing)
 
 
-def _checking(counts: Mapping[str, int], names: Mapping[str, int], dtype: np.dtype[Any]) -> Check:
-    def check(client: str, reply: Reply) -> str:
-        """Return what is wrong with a client's vectors; empty if nothing is."""
-        if not isinstance(reply, TrainReply):
-            return "sent a reply of another kind"
-        if set(reply.arrays) != set(names):
-            return f"must send the vectors {sorted(names)}: got {sorted(reply.arrays)[:10]}"
-        for name, length in names.items():
-            vector = reply.arrays[name]
-            if vector.shape != (length,) or vector.dtype != dtype:
-                return f"sent a {name} of another shape than the model's ({length},)"
-            if not np.isfinite(np.dot(vector, vector)):
-                return f"sent a {name} with NaN or infinity"
-        most = counts[client]
-        if not 1 <= reply.samples <= most:
-            return f"must say how many samples it has, from 1 to {most}: got {reply.samples}"
-        if not np.isfinite([reply.total, reply.weight]).all():
-            return "sent a loss that is not a finite number"
-        return ""
-
-    return check
+def _check_update(reply: Reply, most: int, names: Mapping[str, int], dtype: np.dtype[Any]) -> str:
+    """Return what is wrong with the vectors of a client that has `most` samples; empty if nothing is."""
+    if not isinstance(reply, TrainReply):
+        return "sent a reply of another kind"
+    if set(reply.arrays) != set(names):
+        return f"must send the vectors {sorted(names)}: got {sorted(reply.arrays)[:10]}"
+    for name, length in names.items():
+        vector = reply.arrays[name]
+        if vector.shape != (length,) or vector.dtype != dtype:
+            return f"sent a {name} of another shape than the model's ({length},)"
+        if not np.isfinite(np.dot(vector, vector)):
+            return f"sent a {name} with NaN or infinity"
+    if not 1 <= reply.samples <= most:
+        return f"must say how many samples it has, from 1 to {most}: got {reply.samples}"
+    return "" if np.isfinite([reply.total, reply.weight]).all() else "sent a loss that is not a finite number"
 
 
 def evaluate(engine: Engine, request: Evaluate, periods: int, largest_weight: float, observe: Observe) -> Evaluation:

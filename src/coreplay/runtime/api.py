@@ -18,8 +18,9 @@ from coreplay.learning.training import check_task
 from coreplay.plugins import load_plugins
 from coreplay.replay import Store
 from coreplay.runtime.config import AUTO, FLOWER, GIVEN, PROCESSES, SERIAL, SIMULATION, Config, StreamConfig
+from coreplay.runtime.engines.host import BUFFERS
 from coreplay.runtime.engines.importing import check_cells, check_main, check_missing, end_child
-from coreplay.runtime.engines.machine import BUFFERS, MachineEngine
+from coreplay.runtime.engines.machine import MachineEngine
 from coreplay.runtime.engines.processes import ProcessesEngine, cores
 from coreplay.runtime.engines.serial import SerialEngine
 from coreplay.runtime.events import Event, Observer
@@ -32,9 +33,9 @@ from coreplay.runtime.trainer import Trainer, Vector, check
 from coreplay.seeding import generator
 from coreplay.tasks import Task, make
 
-# the engines outside this package: a module with a function `launch`, imported when a run names it
 FEW_TRAININGS = 200  # of one client in one round: about as long as worker processes take to start
-LAUNCHERS = {SIMULATION: "coreplay.flower.simulation", FLOWER: "coreplay.flower.deployment"}
+# the engines outside this package: a module with a function `launch`, imported when a run names it
+LAUNCHERS = {SIMULATION: "coreplay.flower.simulation", FLOWER: "coreplay.flower.launch"}
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,6 @@ def run(
     """
     if config.engine.name != SERIAL:
         end_child()
-    if config.engine.name == PROCESSES:
-        check_main()
     config = _with_objects(config, stream, task)
     path = Path(folder) if folder is not None else Path("runs") / default_name(config)
     if resume:
@@ -142,12 +141,12 @@ def run(
         place.checkpoint()  # what is damaged is said at once, and not when the workers are there
     else:
         RunFolder.check_free(path)
-    config.check_names()
+    config.checked()
     check_trackers(config.trackers, installed=True)
     if config.engine.name in (SIMULATION, FLOWER):
         return _over_flower(config, path, resume, observer, prepared)
     if config.engine.name == PROCESSES:
-        check_cells(config)
+        _check_importable(config, task)
     if resume:
         check_alone(path)
         _check_buffers(place)
@@ -178,12 +177,23 @@ def _is_small(config: Config, things: Prepared) -> bool:
     if sum(federated.rounds_of(t) * count for t, count in enumerate(sampled)) <= FEW_TRAININGS:
         return True
     try:
-        pickle.dumps(things.task)
-        check_main()
-        check_cells(config)
-    except (pickle.PicklingError, AttributeError, TypeError, InputError):
+        _check_importable(config, things.task)
+    except InputError:
         return True
     return False
+
+
+def _check_importable(config: Config, task: Task | None) -> None:
+    """Raise an `InputError` if worker processes can't have the program, what it registered, or the task."""
+    check_main()
+    check_cells(config)
+    try:
+        pickle.dumps(task)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"the task can't be sent to worker processes ({error}): define its functions at the top level of a "
+            'module, or set engine.name = "serial"'
+        ) from None
 
 
 def _with_objects(config: Config, stream: Any, task: Any) -> Config:
@@ -194,19 +204,9 @@ def _with_objects(config: Config, stream: Any, task: Any) -> Config:
         if not isinstance(found, kind):
             raise InputError(f"{name} must be a {kind.__name__}: got {found!r}")
         if config.engine.name in (SIMULATION, FLOWER):
-            raise InputError(
-                f"{name}= can't be used with engine {config.engine.name!r}: register it and name it instead"
-            )
+            raise InputError(f"{name}= can't be used with engine {config.engine.name!r}: register it and name it")
         part = {"source" if name == "stream" else "name": GIVEN, "options": {}}
         config = config.model_copy(update={name: getattr(config, name).model_copy(update=part)})
-    if task is not None and config.engine.name == PROCESSES:
-        try:
-            pickle.dumps(task)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise InputError(
-                f"the task can't be sent to worker processes ({error}): define its functions at the top level of a "
-                'module, or set engine.name = "serial"'
-            ) from None
     return config
 
 
@@ -228,12 +228,10 @@ def _check_buffers(place: RunFolder) -> None:
 
 
 def _over_flower(config: Config, path: Path, resume: bool, observer: Observer | None, prepared: Prepared | None) -> Run:
+    name = config.engine.name
     if find_spec("flwr") is None:
-        raise InputError(
-            f"engine {config.engine.name!r} needs Flower: install coreplay with its extra, coreplay[flower]"
-        )
-    launch = import_module(LAUNCHERS[config.engine.name]).launch
-    found: Run = launch(config, path, prepared, resume=resume, observer=observer)
+        raise InputError(f"engine {name!r} needs Flower: install coreplay with its extra, coreplay[flower]")
+    found: Run = import_module(LAUNCHERS[name]).launch(config, path, prepared, resume=resume, observer=observer)
     return found
 
 

@@ -23,7 +23,7 @@ from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write
 from coreplay.gradients import gradient_matrix, select_parameters
-from coreplay.learning import FlatModel, Turn, train
+from coreplay.learning import FlatModel, LearningContext, Turn, train
 from coreplay.learning.training import contexts, finish_period
 from coreplay.replay import Buffer, Store
 from coreplay.replay.contents import items_of, samples_of
@@ -39,7 +39,6 @@ from coreplay.runtime.requests import (
     Evaluate,
     EvaluateReply,
     FinishPeriod,
-    Inspect,
     KeptReply,
     Reply,
     Request,
@@ -116,20 +115,8 @@ class PoolGradients:
 class ClientRuntime:
     """Answers the requests of one run, for one client or for all clients of a simulation.
 
-    Parameters
-    ----------
-    config : Config
-        The configuration of the run.
-    stream : FederatedStream
-        The data of the clients that it answers for.
-    task : Task
-        The task of the run.
-    flat : FlatModel
-        An instance of the model, which requests overwrite.
-    store : Store
-        Where buffers, states and sessions are.
-    scratch : Path
-        A folder for the gradients of the current period.
+    `flat` is an instance of the model, which requests overwrite. `store` holds buffers, states and sessions, and the
+    folder `scratch` the gradients of the current period.
     """
 
     def __init__(
@@ -143,30 +130,10 @@ class ClientRuntime:
 
     def handle(self, client: str, request: Request) -> Reply:
         """Answer a request for a client."""
-        reply: Reply
-        match request:
-            case Train():
-                reply = self.train(client, request)
-            case Evaluate():
-                reply = self.evaluate(client, request)
-            case Select():
-                reply = self.select(client, request)
-            case Contribute():
-                reply = self.contribute(client, request)
-            case SecureStep():
-                reply = self.secure_step(client, request)
-            case Settle():
-                reply = self.settle(client, request)
-            case FinishPeriod():
-                reply = self.finish_period(client, request)
-            case Inspect():
-                reply = self.inspect(client)
-            case Erase():
-                self.store.erase(client, request.key)
-                reply = self.inspect(client)
-            case _:
-                raise RefusedError(f"unsupported request {request.kind!r}: server and client versions may differ")
-        return reply.answering(request, client)
+        handler: Callable[[str, Request], Reply] | None = getattr(self, f"_on_{request.kind}", None)
+        if handler is None:
+            raise RefusedError(f"unsupported request {request.kind!r}: server and client versions may differ")
+        return handler(client, request).answering(request, client)
 
     def pool(self, client: str, period: int) -> ClientPool:
         """Return what the client can train on and choose from."""
@@ -174,72 +141,63 @@ class ClientRuntime:
         samples = Samples.joined([new, samples_of(buffer.items, new)]) if buffer.items else new
         return ClientPool(samples, period, buffer.seen)
 
-    def train(self, client: str, request: Train) -> TrainReply:
+    def _on_train(self, client: str, request: Train) -> TrainReply:
         """Train from the request's model, save the hooks' state, and return the change."""
         self.flat.load(request.model)
-        pool = self.pool(client, request.period)
-        found = train(
-            self.flat,
-            self.task,
-            pool.samples,
-            self._methods,
-            self.config.federated,
-            self._turn(client, request),
-            **self._given(client, request),
-            seen=pool.seen,
-        )
+        pool, now = self.pool(client, request.period), (request.period, request.round)
+        about = (self.flat, self.task, pool.samples, self._methods, self.config.federated, self._turn(client, request))
+        found = train(*about, seen=pool.seen, **self._given(client, request, now))
         if found.state:
-            self.store.save_state(client, (request.period, request.round), save(found.state), request.keep_from)
+            self.store.save_state(client, now, save(found.state), request.keep_from)
         change = self.flat.numpy()  # in place of the model, which every request overwrites
         change -= request.model
-        sums = {name: vector.numpy() for name, vector in found.sums.items()}
-        return TrainReply(
-            samples=found.samples, total=found.loss.total, weight=found.loss.weight, arrays={CHANGE: change, **sums}
-        )
+        arrays = {CHANGE: change} | {name: vector.numpy() for name, vector in found.sums.items()}
+        return TrainReply(samples=found.samples, total=found.loss.total, weight=found.loss.weight, arrays=arrays)
 
     def _turn(self, client: str, request: Request) -> Turn:
         return Turn(self.config.seed, client, request.period, request.round)
 
-    def _given(self, client: str, request: Request, before: Moment | None = None) -> dict[str, Any]:
+    def _given(self, client: str, request: Request, before: Moment) -> dict[str, Any]:
         """Return what hooks see besides the pool: their last state at this client, and what the server sent."""
-        known = None
-        if self._methods.keep_state:
-            known = self.store.state(client, before or (request.period, request.round))
+        known = self.store.state(client, before) if self._methods.keep_state else None
         vectors = {name: _tensor(array) for name, array in request.arrays.items() if name != MODEL}
         start = vectors.pop(PERIOD_START, None)
         return {"state": load(known) if known else {}, "received": vectors, "period_model": start}
 
-    def finish_period(self, client: str, request: FinishPeriod) -> TrainReply:
-        """Let the hooks finish the period, save their state, and return their sums."""
+    def _contexts(self, client: str, request: Request, pool: ClientPool, before: Moment) -> dict[str, LearningContext]:
+        """Return what each hook sees outside of training, with the request's model."""
         self.flat.load(request.model)
-        pool, turn = self.pool(client, request.period), self._turn(client, request)
-        about = (self._methods, self.flat, self.task, pool.samples, self.config.federated, turn)
-        sums, state = finish_period(self._methods, contexts(*about, **self._given(client, request)), turn)
+        about = (self._methods, self.flat, self.task, pool.samples, self.config.federated, self._turn(client, request))
+        return contexts(*about, **self._given(client, request, before))
+
+    def _on_finish_period(self, client: str, request: FinishPeriod) -> TrainReply:
+        """Let the hooks finish the period, save their state, and return their sums."""
+        pool, now = self.pool(client, request.period), (request.period, request.round)
+        seen = self._contexts(client, request, pool, now)
+        sums, state = finish_period(self._methods, seen, self._turn(client, request))
         if state:
-            self.store.save_state(client, (request.period, request.round), save(state), request.keep_from)
+            self.store.save_state(client, now, save(state), request.keep_from)
         return TrainReply(samples=len(pool), arrays={name: vector.numpy() for name, vector in sums.items()})
 
-    def evaluate(self, client: str, request: Evaluate) -> EvaluateReply:
+    def _on_evaluate(self, client: str, request: Evaluate) -> EvaluateReply:
         """Measure the model on the client's test samples, or on rows of those that all clients have together."""
         self.flat.load(request.model)
-        periods = self.config.periods or self.stream.periods
-        sums = [WeightedSum()] * periods
+        sums = [WeightedSum()] * (self.config.periods or self.stream.periods)
         if request.rows is None:
-            for period in range(periods):
-                sums[period] = metric_sum(self.task, self.flat.model, self.stream.samples(client, period, "test"))
+            tests = (self.stream.samples(client, period, "test") for period in range(len(sums)))
+            sums = [metric_sum(self.task, self.flat.model, samples) for samples in tests]
         else:
             period, first, last = request.rows
             samples = self.stream.of_period(period, "test")[slice(first, last)]
             sums[period] = metric_sum(self.task, self.flat.model, samples)
         return EvaluateReply(totals=[found.total for found in sums], weights=[found.weight for found in sums])
 
-    def select(self, client: str, request: Select) -> KeptReply:
+    def _on_select(self, client: str, request: Select) -> KeptReply:
         """Choose alone, and keep the choice."""
         pool, replay = self.pool(client, request.period), self.config.replay
         if replay.strategy == ALL:
-            return self._keep(client, request, pool, np.arange(len(pool)))
-        columns = self._columns(pool, request.model)
-        gradients = self.gradients(client, pool, request.model)
+            return self._keep(client, request, pool, pool.samples)
+        gradients, columns = self.gradients(client, pool, request.model), self._columns(pool, request.model)
         found = select_from(
             make_pool(gradients, new=pool.new, seen=pool.seen, columns=columns),
             budget=replay.budget_of(client, pool.offered),
@@ -247,7 +205,10 @@ class ClientRuntime:
             seed=generator(self.config.seed, client, request.period, "selection"),
             **replay.options,
         )
-        return self._keep(client, request, pool, found.indices, found.weights)
+        kept = pool.samples[found.indices]
+        if found.weights is not None:
+            kept = kept.replaced(weight=found.weights)
+        return self._keep(client, request, pool, kept)
 
     def _columns(self, pool: ClientPool, model: NDArray[Any]) -> dict[str, Any]:
         """Return the columns that selectors and coordination methods may ask for; some are computed on demand."""
@@ -261,27 +222,26 @@ class ClientRuntime:
         on_demand = {"features": partial(computed, features), "losses": partial(computed, sample_losses)}
         return {**samples.extras, **given, **on_demand}
 
-    def contribute(self, client: str, request: Contribute) -> ContributeReply:
+    def _on_contribute(self, client: str, request: Contribute) -> ContributeReply:
         """Answer a broadcast."""
         session = self._session(client, request)
-        found = session.contribute(
-            request.session, request.data or None, secure=request.secure, attempt=request.attempt
-        )
+        broadcast = request.data or None
+        found = session.contribute(request.session, broadcast, secure=request.secure, attempt=request.attempt)
         self.store.save_session(client, session.state())
         return ContributeReply(data=found.data, basis=found.basis, dimension=found.dimension)
 
-    def secure_step(self, client: str, request: SecureStep) -> ContributeReply:
+    def _on_secure_step(self, client: str, request: SecureStep) -> ContributeReply:
         """Take one step of a secure sum."""
         session = self._session(client, request)
         data = session.step(request.session, request.step, request.round, request.data)
         self.store.save_session(client, session.state())  # better no answer than two different ones
         return ContributeReply(data=data)
 
-    def settle(self, client: str, request: Settle) -> KeptReply:
+    def _on_settle(self, client: str, request: Settle) -> KeptReply:
         """Keep what the last broadcast makes the client choose."""
         pool = self.pool(client, request.period)
         session = self._session(client, request)
-        kept = session.finish(request.session, request.data or None)
+        kept = pool.samples[session.finish(request.session, request.data or None)]
         self.store.save_session(client, session.state())  # without secrets, so that a repeated request is answered
         return self._keep(client, request, pool, kept)
 
@@ -303,33 +263,25 @@ class ClientRuntime:
 
         return Session(make, self.store.session(client))
 
-    def _keep(
-        self,
-        client: str,
-        request: Request,
-        pool: ClientPool,
-        indices: NDArray[np.int64],
-        weights: NDArray[np.floating] | None = None,
-    ) -> KeptReply:
-        """Put the chosen samples into the client's buffer, with what hooks want to keep beside them."""
-        kept = pool.samples[indices]
-        if weights is not None:
-            kept = kept.replaced(weight=weights)
+    def _keep(self, client: str, request: Request, pool: ClientPool, kept: Samples) -> KeptReply:
+        """Put chosen samples into the client's buffer, with what hooks want to keep beside them."""
         keeping = self._methods.overriding("keep")
-        if keeping:
-            self.flat.load(request.model)
-            turn = self._turn(client, request)
-            about = (self._methods, self.flat, self.task, pool.samples, self.config.federated, turn)
-            seen = contexts(*about, **self._given(client, request, before=(request.period + 1, 0)))
-            for name, hook in keeping.items():
-                found = hook.keep(seen[name], kept)
-                if not isinstance(found, Samples) or not np.array_equal(found.ids, kept.ids):
-                    raise InputError(f"{name!r} {turn}: keep must return the samples that it got, in their order")
-                kept = found
+        seen = self._contexts(client, request, pool, (request.period + 1, 0)) if keeping else {}
+        for name, hook in keeping.items():
+            found = hook.keep(seen[name], kept)
+            if not isinstance(found, Samples) or not np.array_equal(found.ids, kept.ids):
+                turn = self._turn(client, request)
+                raise InputError(f"{name!r} {turn}: keep must return the samples that it got, in their order")
+            kept = found
         self.store.replace(Buffer(client, request.period, pool.offered, items_of(kept)))
         return KeptReply(kept=len(kept), held=request.period)
 
-    def inspect(self, client: str) -> KeptReply:
+    def _on_erase(self, client: str, request: Erase) -> KeptReply:
+        """Delete a sample from everything that the client keeps."""
+        self.store.erase(client, request.key)
+        return self._on_inspect(client, request)
+
+    def _on_inspect(self, client: str, request: Request) -> KeptReply:
         """Say what the client holds."""
         buffer = self.store.load(client)
         return KeptReply(kept=len(buffer.items), held=buffer.period)

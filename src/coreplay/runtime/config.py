@@ -19,11 +19,12 @@ from coreplay.learning import Methods
 from coreplay.learning.mixing import Mixing
 from coreplay.plugins import load_plugins, resolve
 from coreplay.registry import keywords
-from coreplay.runtime.config_toml import explained, merge, written
+from coreplay.runtime.config_toml import explained, flatten, merge, written
 from coreplay.runtime.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.runtime.tracker import check_trackers
-from coreplay.tasks.api import check_task
+from coreplay.tasks import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
+from coreplay.validation import Count
 
 ENGINES = ("auto", "processes", "serial", "flower-simulation", "flower")
 AUTO, PROCESSES, SERIAL, SIMULATION, FLOWER = ENGINES
@@ -42,24 +43,18 @@ class _Part(BaseModel):
 class StreamConfig(_Part):
     """Where the data comes from."""
 
-    source: str = _field(
-        "synthetic", "Name of the data source; `coreplay data sources` lists them.", "a voice assistant's users"
-    )
+    source: str = _field("synthetic", "Data source; `coreplay data sources` lists them.", "a voice assistant's users")
     options: dict[str, Any] = _field({}, "Options of the source, such as path, num_clients or num_periods.")
     num_clients: int | None = _field(
         None, "Number of clients to sample at random from the source; all clients if absent.", "1000", ge=1
     )
-    client_seed: int = _field(
-        0, "Seed of that random sample, so that strategies can be compared on the same clients.", ge=0
-    )
+    client_seed: int = _field(0, "Seed of that sample, so that strategies are compared on the same clients.", ge=0)
 
 
 class TaskConfig(_Part):
     """What is learnt."""
 
-    name: str = _field(
-        "masked_lm", "Name of the task: masked_lm, text_classification or image_classification.", "masked_lm"
-    )
+    name: str = _field("masked_lm", "Task: masked_lm, text_classification or image_classification.", "masked_lm")
     options: dict[str, Any] = _field({}, "Options of the task, such as num_layers, hidden_size or vocabulary_size.")
 
 
@@ -74,12 +69,8 @@ class FederatedConfig(_Part):
     first_rounds: int | None = _field(
         None, "Number of rounds in the first period, which starts from an untrained model; `rounds` if absent.", ge=1
     )
-    clients_per_round: int | None = _field(
-        None, "Number of clients sampled for each round; all clients with new data if absent.", ge=1
-    )
-    buffer_only_clients: bool = _field(
-        False, "Let clients without new data in a period take part in its rounds, with their buffers."
-    )
+    clients_per_round: int | None = _field(None, "Clients sampled per round; all with new data if absent.", ge=1)
+    buffer_only_clients: bool = _field(False, "Let clients without new data train on their buffers, too.")
     epochs: int = _field(1, "Number of passes of a client over its data per round.", "not given", ge=1)
     batch_size: int = _field(16, "Number of samples per training step.", "not given", ge=1)
     optimizer: Literal["sgd", "adamw"] = _field("sgd", "Optimizer of the clients: sgd or adamw.", "not given")
@@ -123,15 +114,10 @@ class ReplayConfig(_Part):
         None, "Budget as a fraction of all samples that a client has received, instead of `budget`.", gt=0, le=1
     )
     max_budget: int | None = _field(None, "Upper limit of the budget that `budget_fraction` gives.", ge=1)
-    client_budgets: dict[str, int] = _field({}, "Budgets of individual clients by name, instead of the above.")
+    client_budgets: dict[str, Count] = _field({}, "Budgets of individual clients by name, instead of the above.")
     coordination_rounds: int = _field(4, "Number of rounds of a coordination.", "1 to 4", ge=0)
-    minimum_pool: int = _field(
-        MINIMUM_POOL, "Smallest pool that takes part in a coordination; smaller ones select alone.", ge=0
-    )
-    secure: bool = _field(
-        False, "Coordinate through secure aggregation: the server sees no individual client's contribution."
-    )
-
+    minimum_pool: int = _field(MINIMUM_POOL, "Smallest pool that is coordinated; smaller ones select alone.", ge=0)
+    secure: bool = _field(False, "Secure aggregation: the server sees no individual client's contribution.")
     mixing: Literal["concatenate", "ratio", "weight"] = _field(
         "concatenate",
         "How training mixes kept samples with new ones: concatenate, ratio (a fraction of each batch) or weight.",
@@ -198,16 +184,14 @@ class GradientsConfig(_Part):
 
     backend: Literal["sketch", "factored", "dense"] = _field(
         "sketch",
-        "sketch stores `sketch_size` numbers per sample between rounds; factored and dense are exact.",
+        "sketch keeps `sketch_size` numbers per sample between rounds; factored and dense are exact.",
         "exact",
     )
     sketch_size: int = _field(4096, "Length of a sample's gradient sketch.", ge=1)
     parameters: list[str] | None = _field(
         None, "Name patterns of the parameters whose gradients are used; all parameters if absent.", "all"
     )
-    num_views: int = _field(
-        1, "Number of random views (masks) per sample whose gradients are averaged.", "not given", ge=1
-    )
+    num_views: int = _field(1, "Number of random views (masks) per sample to average over.", "not given", ge=1)
     memory_mb: int = _field(1024, "Memory limit for one client's gradients, in megabytes.", ge=1)
 
 
@@ -219,9 +203,7 @@ class EngineConfig(_Part):
         "Engine: serial (the calling process), processes (worker processes), auto (serial for small runs, else "
         "processes), flower-simulation (Ray) or flower (real clients).",
     )
-    workers: int | None = _field(
-        None, "Number of worker processes, which the engine flower does not use; one per core if absent.", ge=1
-    )
+    workers: int | None = _field(None, "Worker processes (not of engine flower); one per core if absent.", ge=1)
     aggregation_groups: int = _field(
         16, "Number of partial sums per round; it fixes the order of additions and so the exact result.", ge=1
     )
@@ -246,13 +228,8 @@ class Config(_Part):
 
     seed: int = _field(0, "Seed of every random choice, together with the client, the period and the purpose.", ge=0)
     periods: int | None = _field(None, "Number of periods to run; all periods of the stream if absent.", "10", ge=1)
-    baseline: str | None = _field(
-        None, "Folder of a run without replay, against which the relative change is computed."
-    )
-    plugins: list[str] = _field(
-        [],
-        "Files or modules of your own that register selectors, algorithms, continual methods, tasks or sources.",
-    )
+    baseline: str | None = _field(None, "Folder of a run without replay, with which this one is compared.")
+    plugins: list[str] = _field([], "Your files or modules that register selectors, algorithms, tasks or the like.")
     trackers: list[str] = _field([], "Trackers that also receive the metrics: tensorboard, mlflow.")
     stream: StreamConfig = _field(StreamConfig(), StreamConfig.__doc__ or "")
     task: TaskConfig = _field(TaskConfig(), TaskConfig.__doc__ or "")
@@ -301,11 +278,6 @@ class Config(_Part):
         return self.model_copy(update={"plugins": list(dict.fromkeys(found))})
 
     def checked(self) -> "Config":
-        """Return the configuration after `check_names`."""
-        self.check_names()
-        return self
-
-    def check_names(self) -> None:
         """Load the plugins, and refuse names and options of anything that is not known then."""
         load_plugins(self.plugins)
         if self.engine.name not in ENGINES:
@@ -319,38 +291,39 @@ class Config(_Part):
             hook.check(self.federated)
         check_strategy(self.replay.strategy, self.replay.options)
         check_trackers(self.trackers)
+        return self
 
     def methods(self) -> Methods:
         """Return the algorithm and the continual methods of the run."""
         chosen = {name: self.continual.options.get(name, {}) for name in self.continual.methods}
-        for name in self.continual.options:
-            if name not in chosen:
-                raise InputError(
-                    f"continual.options.{name} are options of a method that continual.methods does not name"
-                )
-        replay = self.replay
+        for name in sorted(self.continual.options.keys() - chosen.keys()):
+            raise InputError(f"continual.options.{name} are options of a method that continual.methods does not name")
+        replay, mixing = self.replay, None
         if replay.retrieval != "uniform" and replay.mixing != "ratio":
             raise InputError(
                 f'replay.retrieval = "{replay.retrieval}" chooses what each batch draws from the buffer: '
                 f'set replay.mixing = "ratio" (now "{replay.mixing}")'
             )
-        mixing = None
         if replay.mixing != "concatenate":
             mixing = Mixing(**{name: getattr(replay, name) for name in keywords(Mixing)})
         return Methods(self.federated.algorithm, self.federated.options, chosen, mixing)
 
     @classmethod
     def _shaped(cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None, where: str) -> "Config":
-        merged: dict[str, Any] = {}
+        """Put the changes and the data over the preset that they name, if any, and check the values."""
         given = deepcopy(dict(data))
         for name, value in (changes or {}).items():
             nested: Any = value
             for key in reversed(name.split(".")):
                 nested = {key: nested}
             merge(given, nested)
+        merged: dict[str, Any] = {}
         if "preset" in given:
-            merged = preset(str(given.pop("preset")))
-            if _pretrained(given) is not None:  # it has its own size and vocabulary
+            name = str(given.pop("preset"))
+            if name not in PRESETS:
+                raise unknown("preset", name, PRESETS)
+            merged = deepcopy(PRESETS[name])
+            if flatten(given).get("task.options.pretrained") is not None:  # it has its own size and vocabulary
                 for option in OF_NEW_MODELS:
                     merged["task"]["options"].pop(option, None)
         merge(merged, given)
@@ -363,11 +336,6 @@ class Config(_Part):
                 f"{where}: replay.max_budget = {config.replay.max_budget} limits what replay.budget_fraction gives, "
                 "which is not set: set replay.budget instead"
             )
-        for name, budget in config.replay.client_budgets.items():
-            if budget < 1:
-                raise InputError(
-                    f"{where}: budget of client {name!r} in replay.client_budgets must be at least 1: {budget}"
-                )
         return config
 
     def toml(self) -> str:
@@ -379,49 +347,19 @@ class Config(_Part):
         return "\n".join(written(self)) + "\n"
 
 
-_TINY: dict[str, Any] = {"vocabulary_size": 8192, "max_length": 32}
-
+_SMALL_BERT = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 128}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "stream": {"source": "synthetic", "options": {"num_clients": 1000, "num_periods": 10}},
-        "task": {"name": "masked_lm", "options": _TINY},
+        "task": {"name": "masked_lm", "options": {"vocabulary_size": 8192, "max_length": 32}},
         "federated": {"rounds": 10, "clients_per_round": 100, "learning_rate": 0.5},
         "replay": {"strategy": "corrective", "budget": 20},
     },
     "small": {
         "stream": {"source": "synthetic", "options": {"num_clients": 30, "num_periods": 5}},
-        "task": {
-            "name": "masked_lm",
-            "options": {
-                "num_layers": 2,
-                "hidden_size": 64,
-                "num_heads": 4,
-                "intermediate_size": 128,
-                "vocabulary_size": 1024,
-                "max_length": 24,
-            },
-        },
+        "task": {"name": "masked_lm", "options": _SMALL_BERT | {"vocabulary_size": 1024, "max_length": 24}},
         "federated": {"rounds": 8, "optimizer": "adamw", "learning_rate": 0.003},
         "replay": {"strategy": "corrective", "budget": 5},
         "gradients": {"sketch_size": 1024},
     },
 }
-
-
-def preset(name: str) -> dict[str, Any]:
-    """Return a copy of a preset's values.
-
-    >>> sorted(PRESETS)
-    ['paper', 'small']
-    """
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    return deepcopy(PRESETS[name])
-
-
-def _pretrained(given: Mapping[str, Any]) -> Any:
-    """Return the pretrained model that a configuration starts from, if it names one."""
-    found: Any = given
-    for key in ("task", "options", "pretrained"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found

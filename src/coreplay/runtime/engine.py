@@ -18,6 +18,9 @@ from coreplay.runtime.events import Observe, Problem
 from coreplay.runtime.requests import Evaluate, Reply, Request, TrainReply
 from coreplay.tasks import WeightedSum
 
+Missing = dict[str, str]  # who does not answer, or not as it should: why
+Requests = Sequence[tuple[str, Request]]  # each with its client
+Replies = Iterator[tuple[str, Reply]]
 Check = Callable[[str, Reply], str]  # what is wrong with a client's reply; empty if nothing is
 
 
@@ -48,24 +51,23 @@ class ClientRegistry(Protocol):
 class GroupSum:
     """The weighted sum of the replies of a group of clients, added up in their order."""
 
-    sums: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, NDArray[Any]] = field(default_factory=dict)
     weight: int = 0
     loss: WeightedSum = field(default_factory=WeightedSum)
 
-    def add(self, reply: TrainReply, max_weight: int, out: Mapping[str, Tensor] | None = None) -> None:
+    def add(self, reply: TrainReply, max_weight: int, out: Mapping[str, NDArray[Any]] | None = None) -> None:
         """Add a reply, weighted by its samples but by no more than `max_weight`; `out` are vectors to sum into."""
         weight = min(reply.samples, max_weight)
         for name, array in reply.arrays.items():
-            vector = tensor(array)
             if name in self.sums:
-                self.sums[name].add_(vector, alpha=weight)
+                _tensor(self.sums[name]).add_(_tensor(array), alpha=weight)  # in one pass, without a copy
             else:
-                self.sums[name] = torch.mul(vector, weight, out=(out or {}).get(name))
+                self.sums[name] = np.multiply(array, weight, out=(out or {}).get(name), dtype=array.dtype)
         self.weight += weight
         self.loss += WeightedSum(reply.total, reply.weight)
 
 
-def tensor(array: NDArray[Any]) -> Tensor:
+def _tensor(array: NDArray[Any]) -> Tensor:
     """Return a tensor on the same memory; torch warns if it must not be written, and nobody does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -73,38 +75,19 @@ def tensor(array: NDArray[Any]) -> Tensor:
 
 
 class Engine(ABC):
-    """Where a run runs.
-
-    Attributes
-    ----------
-    registry : ClientRegistry
-        Who takes part.
-    run_id : str
-        The name of the run in requests.
-    quorum : float
-        The fraction of the clients asked that must answer.
-    trusted : bool
-        Whether clients are simulated here, so that what they say of themselves is true.
-    sizes : dict
-        How many samples each client keeps, as far as it is known.
-    """
+    """Where a run runs."""
 
     registry: ClientRegistry
-    run_id: str = ""
-    quorum: float = 1.0
-    trusted: bool = True
+    run_id: str = ""  # the name of the run in requests
+    quorum: float = 1.0  # the fraction of the clients asked that must answer
+    trusted: bool = True  # clients are simulated here, so what they say of themselves is true
 
     def __init__(self) -> None:
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}  # how many samples each client keeps, as far as it is known
 
     @abstractmethod
-    def ask(
-        self, requests: Sequence[tuple[str, Request]], observe: Observe, missing: dict[str, str]
-    ) -> Iterator[tuple[str, Reply]]:
-        """Bring requests to clients and return the replies, in the order of the requests.
-
-        A client that does not answer, or not as it should, is put into `missing` with the reason.
-        """
+    def ask(self, requests: Requests, observe: Observe, missing: Missing) -> Replies:
+        """Bring requests to clients and return the replies in their order; put the others into `missing`."""
 
     def group_sums(
         self,
@@ -113,7 +96,7 @@ class Engine(ABC):
         max_weight: int,
         check: Check,
         observe: Observe,
-        missing: dict[str, str],
+        missing: Missing,
     ) -> Iterator[GroupSum]:
         """Ask the clients of each group, and return the weighted sums of the groups in their order."""
         group_of = {client: k for k, group in enumerate(groups) for client in group}
@@ -163,13 +146,11 @@ class Engine(ABC):
         wanted = max(1, math.ceil(self.quorum * asked)) if asked else 0
         if asked - len(missing) < wanted:
             reasons = "; ".join(f"{client!r} {problem}" for client, problem in sorted(missing.items()))
-            raise QuorumError(
-                f"{what}: {asked - len(missing)} of {asked} clients answered, the quorum is {wanted}; "
-                f"missing: {reasons}"
-            )
+            there = f"{asked - len(missing)} of {asked} clients answered, the quorum is {wanted}"
+            raise QuorumError(f"{what}: {there}; missing: {reasons}")
 
 
-def refuse(client: str, problem: str, observe: Observe, missing: dict[str, str]) -> None:
+def refuse(client: str, problem: str, observe: Observe, missing: Missing) -> None:
     """Record that a client's answer does not count, and why."""
     missing[client] = problem
     observe(Problem(f"client {client!r} {problem}"))

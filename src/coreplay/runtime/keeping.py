@@ -6,7 +6,7 @@ from typing import Any
 
 from coreplay.coordination import Answer, CoordinationSpec, RoundResult, SecureSumError, run_rounds
 from coreplay.coordination.messages import Broadcast
-from coreplay.runtime.engine import Engine, QuorumError, refuse
+from coreplay.runtime.engine import Engine, QuorumError, Requests, refuse
 from coreplay.runtime.events import Observe, Problem
 from coreplay.runtime.requests import (
     Arrays,
@@ -19,13 +19,16 @@ from coreplay.runtime.requests import (
     Settle,
 )
 
+MostKept = Callable[[str], int]  # how many samples a client can keep
+
 
 class EngineTransport:
     """Carries a coordination over an engine; the model goes with each request to clients that may not have it."""
 
     def __init__(self, engine: Engine, period: int, arrays: Arrays, observe: Observe) -> None:
         self._engine, self._period, self._arrays, self._observe = engine, period, arrays, observe
-        self.session = uuid.uuid4().hex  # tells one coordination from another, also of the same period after a resume
+        session = uuid.uuid4().hex  # tells one coordination from another, also of the same period after a resume
+        self.about: dict[str, Any] = {"run": engine.run_id, "period": period, "session": session}
         self.answered: set[str] = set()
         self._missing: dict[str, str] = {}
 
@@ -35,16 +38,8 @@ class EngineTransport:
         """Let clients answer a broadcast."""
         self._engine.discover(self._observe, self._period)
         round = 0 if broadcast is None else Broadcast.from_bytes(broadcast).round + 1
-        request = Contribute(
-            run=self._engine.run_id,
-            period=self._period,
-            round=round,
-            arrays=self._arrays,
-            data=broadcast or b"",
-            session=self.session,
-            secure=secure,
-            attempt=attempt,
-        )
+        sent: dict[str, Any] = {"arrays": self._arrays, "data": broadcast or b""}
+        request = Contribute(**self.about, **sent, round=round, secure=secure, attempt=attempt)
         self._missing = {}
         for client, reply in self._ask(dict.fromkeys(clients, request)):
             self.answered.add(client)
@@ -54,13 +49,7 @@ class EngineTransport:
 
     def step(self, step: str, round: int, messages: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Let clients take one step of a secure sum."""
-        about: dict[str, Any] = {
-            "run": self._engine.run_id,
-            "period": self._period,
-            "round": round,
-            "session": self.session,
-        }
-        requests = {c: SecureStep(**about, step=step, data=data) for c, data in messages.items()}
+        requests = {c: SecureStep(**self.about, round=round, step=step, data=data) for c, data in messages.items()}
         return {client: reply.data for client, reply in self._ask(requests)}
 
     def refuse(self, client: str, problem: str) -> None:
@@ -84,7 +73,7 @@ def coordinate(
     clients: Sequence[str],
     budgets: Mapping[str, int],
     arrays: Arrays,
-    most_kept: Callable[[str], int],
+    most_kept: MostKept,
     observe: Observe,
     report: Callable[[RoundResult], None],
 ) -> set[str]:
@@ -97,39 +86,20 @@ def coordinate(
         broadcast = run_rounds(transport, spec, budgets, report)
     except SecureSumError as error:
         raise QuorumError(str(error)) from None
-    about: dict[str, Any] = {
-        "run": engine.run_id,
-        "period": spec.period,
-        "session": transport.session,
-        "arrays": arrays,
-    }
-    requests: list[tuple[str, Request]] = [
-        (client, Settle(**about, data=(broadcast or b"") if client in transport.answered else b""))
-        for client in clients
-    ]
+    jointly, alone = (Settle(**transport.about, arrays=arrays, data=data) for data in (broadcast or b"", b""))
+    requests = [(client, jointly if client in transport.answered else alone) for client in clients]
     return _kept(engine, requests, spec.period, most_kept, observe)
 
 
 def select(
-    engine: Engine,
-    period: int,
-    clients: Sequence[str],
-    arrays: Arrays,
-    most_kept: Callable[[str], int],
-    observe: Observe,
+    engine: Engine, period: int, clients: Sequence[str], arrays: Arrays, most_kept: MostKept, observe: Observe
 ) -> set[str]:
     """Let each client choose alone, and keep its choice; return those who did."""
     request = Select(run=engine.run_id, period=period, arrays=arrays)
     return _kept(engine, [(client, request) for client in clients], period, most_kept, observe)
 
 
-def _kept(
-    engine: Engine,
-    requests: Sequence[tuple[str, Request]],
-    period: int,
-    most_kept: Callable[[str], int],
-    observe: Observe,
-) -> set[str]:
+def _kept(engine: Engine, requests: Requests, period: int, most_kept: MostKept, observe: Observe) -> set[str]:
     missing, kept = dict[str, str](), dict[str, int]()
     engine.discover(observe, period)
     for client, reply in engine.ask(requests, observe, missing):

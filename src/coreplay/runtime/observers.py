@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from coreplay.errors import InputError
 from coreplay.files import sweep_halves
@@ -18,7 +18,7 @@ from coreplay.runtime.events import Event, Observer
 from coreplay.runtime.tracker import Tracker, make_tracker
 
 LOG = "run.log"
-SILENT = "client"  # one event a client is too much for a log
+SILENT = "client"  # one event per client is too much for a log
 
 
 @contextmanager
@@ -35,7 +35,9 @@ def watching(config: Config, folder: Path, observer: Observer | None = None) -> 
             stack.callback(active[name].close)
 
         def watch(event: Event) -> None:
-            _write(log, event)
+            if event.kind != SILENT:
+                facts = {name: value for name, value in event.facts.items() if name != "trace"}
+                _line(log, event.kind, {"period": event.period, "round": event.round} | facts)
             if observer is not None:
                 observer(event)
             for name, tracker in list(active.items()):
@@ -57,13 +59,9 @@ def watching(config: Config, folder: Path, observer: Observer | None = None) -> 
 def is_running(folder: Path | str) -> bool:
     """Say whether some process carries out the run in this folder now."""
     path = Path(folder) / LOG
-    if not path.is_file():
-        return False
-    try:
+    if path.is_file():
         with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not _lock(file, fcntl.LOCK_SH)
     return False
 
 
@@ -73,25 +71,26 @@ def check_alone(folder: Path | str) -> None:
         raise _busy(folder)
 
 
-def _busy(folder: Path | str) -> InputError:
-    return InputError(f"another process is carrying out the run in {str(folder)!r}: wait until it ends")
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[TextIO]:
     with (folder / LOG).open("a", encoding="utf-8", buffering=1) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _busy(folder) from None
+        if not _lock(file, fcntl.LOCK_EX):
+            raise _busy(folder)
         sweep_halves(folder)
         yield file
 
 
-def _write(log: TextIO, event: Event) -> None:
-    if event.kind != SILENT:
-        facts = {name: value for name, value in event.facts.items() if name != "trace"}
-        _line(log, event.kind, {"period": event.period, "round": event.round} | facts)
+def _lock(file: IO[Any], how: int) -> bool:
+    """Lock a file until it is closed; return whether nobody else had locked it."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _busy(folder: Path | str) -> InputError:
+    return InputError(f"another process is carrying out the run in {str(folder)!r}: wait until it ends")
 
 
 def _line(log: TextIO, kind: str, facts: dict[str, Any]) -> None:

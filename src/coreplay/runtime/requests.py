@@ -1,13 +1,13 @@
-"""What the server asks of a client, and what the client answers: one dataclass per kind of message.
+"""What the server asks of a client, and what the client answers: one class per kind of message.
 
 Every message names the run, the period and the round that it belongs to, so an old one is recognised. Small fields are
 JSON, arrays travel beside them (a model is one vector), and messages of a coordination are bytes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import Any, ClassVar, Self, get_type_hints
+from dataclasses import Field, dataclass, field, fields, replace
+from functools import cache, cached_property
+from typing import Any, ClassVar, Self, cast, dataclass_transform, get_type_hints
 
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
@@ -16,43 +16,38 @@ from coreplay.errors import InputError
 
 Arrays = Mapping[str, NDArray[Any]]
 MODEL, PERIOD_START, CHANGE = "model", "period_start", "change"
+KINDS: dict[str, type["Message"]] = {}  # every kind of message: its class
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Message:
-    """What all requests and replies have in common.
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,))
+class _Record:
+    """Makes every subclass a frozen dataclass, known by its kind if it has one."""
 
-    Attributes
-    ----------
-    run : str
-        The run that the message belongs to.
-    period : int
-        The period that it belongs to.
-    round : int
-        The round that it belongs to.
-    arrays : mapping
-        Vectors by name: `model`, `period_start`, `change`, or what hooks send, under `NAME.key`.
-    data : bytes
-        A message of a coordination.
-    """
-
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, kind: str = "") -> None:
+        dataclass(frozen=True, kw_only=True, eq=False)(cls)
+        if kind:
+            cls.kind = kind
+            KINDS[kind] = cast("type[Message]", cls)
+
+
+class Message(_Record):
+    """What all requests and replies have in common: the run, the period and the round, arrays, and bytes."""
+
     run: str = ""
     period: int = 0
     round: int = 0
-    arrays: Arrays = field(default_factory=dict)
-    data: bytes = b""
+    arrays: Arrays = field(default_factory=dict)  # model, period_start, change, or NAME.key, which a hook sends
+    data: bytes = b""  # a message of a coordination
 
     @property
     def model(self) -> NDArray[Any]:
         """The model as one vector; `InputError` if the message brings none."""
-        return self.array(MODEL)
-
-    def array(self, name: str) -> NDArray[Any]:
-        """Return an array of the message; `InputError` if it has none of this name."""
-        if name not in self.arrays:
-            raise InputError(f"the {self.kind} message brings no array {name!r}")
-        return self.arrays[name]
+        if MODEL not in self.arrays:
+            raise InputError(f"the {self.kind} message brings no array {MODEL!r}")
+        return self.arrays[MODEL]
 
     def small_fields(self) -> dict[str, Any]:
         """Return every field that is not an array or bytes, as plain data."""
@@ -74,11 +69,9 @@ class Message:
         return cls(**found, arrays=arrays, data=data)
 
 
-_adapters: dict[Any, TypeAdapter[Any]] = {}
-
-
+@cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return _adapters.setdefault(str(hint), TypeAdapter(hint))
+    return TypeAdapter(hint)
 
 
 class Request(Message):
@@ -94,105 +87,81 @@ class Request(Message):
         return replace(self, arrays={})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Join(Request):
+class Join(Request, kind="join"):
     """Take part in a run from the end of a period on (-1: from its start).
 
     With it come the configuration, and what the task has learnt from the server's data, such as a vocabulary.
     """
 
-    kind: ClassVar[str] = "join"
     config: dict[str, Any] = field(default_factory=dict)
     artifacts: dict[str, str] = field(default_factory=dict)
     plugins: dict[str, str] = field(default_factory=dict)
     rewind_to: int = -1
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Train(Request):
+class Train(Request, kind="train"):
     """Train from the model in `arrays` on the client's pool.
 
     `keep_from` is the earliest (period, round) that the run may go back to: older client state may be deleted.
     """
 
-    kind: ClassVar[str] = "train"
     keep_from: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluate(Request):
+class Evaluate(Request, kind="evaluate"):
     """Measure the model on the client's test samples of every period.
 
     A simulation asks no single client but names rows of the test samples that all clients have together in a period,
     (period, first, last): batches of one client's few samples would be slow.
     """
 
-    kind: ClassVar[str] = "evaluate"
     rows: tuple[int, int, int] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Select(Request):
+class Select(Request, kind="select"):
     """Choose alone what to keep of the pool, and keep it."""
 
-    kind: ClassVar[str] = "select"
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Contribute(Request):
+class Contribute(Request, kind="contribute"):
     """Answer the broadcast in `data` (empty in the first round) of a coordination."""
 
-    kind: ClassVar[str] = "contribute"
     session: str = ""
     secure: bool = False
     attempt: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SecureStep(Request):
+class SecureStep(Request, kind="secure_step"):
     """Take one step of a secure sum, on the server's message in `data`."""
 
-    kind: ClassVar[str] = "secure_step"
     session: str = ""
     step: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Settle(Request):
+class Settle(Request, kind="settle"):
     """Keep what the last broadcast in `data` makes the client choose; without one, what it chooses alone."""
 
-    kind: ClassVar[str] = "settle"
     session: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FinishPeriod(Request):
+class FinishPeriod(Request, kind="finish_period"):
     """Let the learning hooks finish the period, with its last model."""
 
-    kind: ClassVar[str] = "finish_period"
     keep_from: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Inspect(Request):
+class Inspect(Request, kind="inspect"):
     """Say what the client holds."""
 
-    kind: ClassVar[str] = "inspect"
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Erase(Request):
+class Erase(Request, kind="erase"):
     """Delete the sample with this key from everything that the client keeps."""
 
-    kind: ClassVar[str] = "erase"
     key: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Reply(Message):
+class Reply(Message, kind="reply"):
     """A message from a client: `to` is the kind of request that it answers."""
 
-    kind: ClassVar[str] = "reply"
     client: str = ""
     to: str = ""
 
@@ -206,19 +175,15 @@ class Reply(Message):
         return replace(self, client=client, to=request.kind, **about)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Failed(Reply):
+class Failed(Reply, kind="failed"):
     """The request could not be done."""
 
-    kind: ClassVar[str] = "failed"
     error: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Joined(Reply):
+class Joined(Reply, kind="joined"):
     """How many samples the client has per period, what it keeps, and which files are its own."""
 
-    kind: ClassVar[str] = "joined"
     train: list[int] = field(default_factory=list)
     test: list[int] = field(default_factory=list)
     kept: int = 0
@@ -226,51 +191,30 @@ class Joined(Reply):
     state_id: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TrainReply(Reply):
+class TrainReply(Reply, kind="trained"):
     """The change of the model and the hooks' sums in `arrays`, the number of samples, and the sum of losses."""
 
-    kind: ClassVar[str] = "trained"
     samples: int = 0
     total: float = 0.0
     weight: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EvaluateReply(Reply):
+class EvaluateReply(Reply, kind="evaluated"):
     """Sums of metric terms and of weights per period."""
 
-    kind: ClassVar[str] = "evaluated"
     totals: list[float] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class KeptReply(Reply):
+class KeptReply(Reply, kind="kept"):
     """How many samples the client keeps now, and after which period it chose them."""
 
-    kind: ClassVar[str] = "kept"
     kept: int = 0
     held: int = -1
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ContributeReply(Reply):
+class ContributeReply(Reply, kind="contribution"):
     """The contribution, or keys for a secure sum, in `data`; nothing if the client has no answer."""
 
-    kind: ClassVar[str] = "contribution"
     basis: int = -1
     dimension: int = 0
-
-
-def _kinds(of: type[Message]) -> dict[str, type[Message]]:
-    return {c.kind: c for c in of.__subclasses__()} | {k: v for c in of.__subclasses__() for k, v in _kinds(c).items()}
-
-
-def kinds() -> dict[str, type[Message]]:
-    """Return every kind of message with its class.
-
-    >>> kinds()["train"].__name__, kinds()["trained"].__name__
-    ('Train', 'TrainReply')
-    """
-    return {name: cls for name, cls in _kinds(Message).items() if name}

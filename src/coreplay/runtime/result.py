@@ -54,8 +54,7 @@ class Run:
     @property
     def metrics(self) -> dict[str, list[float]]:
         """The figures after each period."""
-        found: dict[str, list[float]] = self.summary["metrics"]
-        return found
+        return dict(self.summary["metrics"])
 
 
 def matrix_of(rows: Rows, summary: dict[str, Any]) -> PeriodMatrix:

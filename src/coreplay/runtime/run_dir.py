@@ -7,7 +7,7 @@ stream.json            how much data the stream had when the run began (not with
 checkpoint.safetensors the model, the server's state, and how far the run is
 buffers.sqlite         what the clients keep (not with Flower)
 metrics.jsonl          one line per period and test set; metrics.parquet: the same
-rounds.jsonl           one line a training round; coordination.jsonl: one a coordination round
+rounds.jsonl           one line per training round; coordination.jsonl: one per coordination round
 buffers.jsonl          one line per period: how many samples of which age all clients together keep, how many different
 summary.json           all-period figures by period, bytes exchanged, time by phase
 run.log                what happened when
@@ -78,9 +78,7 @@ class Progress:
         found = cls(**given)
         if not all(isinstance(row, dict) for name in TABLES for row in getattr(found, name)):
             raise ValueError("a row of its tables is not an object")
-        if min(found.period, found.round) < 0 or not all(
-            is_number(spent) and math.isfinite(spent) for spent in found.seconds.values()
-        ):
+        if min(found.period, found.round) < 0 or not all(map(_is_finite, found.seconds.values())):
             raise ValueError("its period, round or seconds are negative, or not finite numbers")
         return found
 
@@ -183,9 +181,7 @@ class RunFolder:
         then = read_json(self.path / STREAM)
         if not all(isinstance(then.get(key), int) for key in now):
             raise InputError(f"{str(self.path / STREAM)!r} is damaged: delete it if the data is still the same")
-        changed = [
-            f"{key} {then[key]} to {now[key]} ({now[key] - then[key]:+d})" for key in now if now[key] != then[key]
-        ]
+        changed = [f"{key} {then[key]} to {n} ({n - then[key]:+d})" for key, n in now.items() if n != then[key]]
         if changed:
             raise InputError(
                 f"the data of the run in {str(self.path)!r} has changed since it began: {', '.join(changed)}; a run "
@@ -243,11 +239,11 @@ def _checked(summary: dict[str, Any]) -> dict[str, Any]:
     """Return a summary; raise if something in it that listings and reports use is missing or of another kind."""
     if not {"compared_by_ratio", "missing"} <= summary.keys():
         raise ValueError("it was written by an earlier version of coreplay: carry out the run again")
-    metrics = summary["metrics"]
+    metric, metrics = summary["metric"], summary["metrics"]
     flags = summary["lower_is_better"], summary["compared_by_ratio"]
-    if not (isinstance(summary["metric"], str) and all(isinstance(flag, bool) for flag in flags)):
+    if not (isinstance(metric, str) and all(isinstance(flag, bool) for flag in flags)):
         raise ValueError("its metric has no name, or does not say how figures are compared")
-    figures = metrics[summary["metric"]]
+    figures = metrics[metric]
     for period, clients in summary["missing"].items():
         if period not in map(str, range(len(figures))):
             raise ValueError(f"it has no period {period[:20]!r}, after which clients are missing")
@@ -257,7 +253,7 @@ def _checked(summary: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("its metrics have no figures, or not one per period")
     numbers = [value for column in metrics.values() for value in column if value is not None] + figures
     spent = [summary["bytes_up"], summary["bytes_down"], *summary["seconds"].values()]
-    if not all(map(is_number, numbers)) or not all(is_number(value) and math.isfinite(value) for value in spent):
+    if not all(map(is_number, numbers)) or not all(map(_is_finite, spent)):
         raise ValueError("it holds something else where a number must be")
     return summary
 
@@ -271,6 +267,10 @@ def is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, float) or abs(value) < 2**1023
+
+
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and math.isfinite(value)
 
 
 def _half_made(name: str) -> bool:

@@ -1,6 +1,6 @@
 """The runs below a folder, and how far each is."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,31 +54,22 @@ def _read(path: Path, name: str) -> Listed:
     if not (path / CONFIG).exists():
         return Listed(name, "failed", problem=place.failure())  # in a sweep, before its folder was made
     config = place.config()
-    about: dict[str, Any] = {
-        "name": name,
-        "strategy": config.replay.strategy,
-        "budget": config.replay.usual_budget(),
-        "seed": config.seed,
-    }
+    found = Listed(name, "", config.replay.strategy, config.replay.usual_budget(), config.seed)
     summary = place.summary()
     if summary is not None:
-        metric = summary["metric"]
-        figures = summary["metrics"][metric]
-        about["missing"] = tuple(summary["missing"].get(str(len(figures) - 1), ()))
-        seconds = sum(summary["seconds"].values())
-        return Listed(state="finished", metric=metric, figure=figures[-1], seconds=seconds, **about)
-    found = place.checkpoint()
-    state = "running" if is_running(path) else "stopped" if found else "not begun"
-    about["problem"] = place.failure()
-    if about["problem"] and state != "running":
-        state = "failed"
-    if found is None:
-        return Listed(state=state, **about)
-    progress = found.progress
-    return Listed(
-        state=state,
-        period=progress.period,
-        round=progress.round,
-        seconds=sum(progress.seconds.values()),
-        **about,
-    )
+        figures = summary["metrics"][summary["metric"]]
+        return replace(
+            found,
+            state="finished",
+            metric=summary["metric"],
+            figure=figures[-1],
+            missing=tuple(summary["missing"].get(str(len(figures) - 1), ())),
+            seconds=sum(summary["seconds"].values()),
+        )
+    reached, problem = place.checkpoint(), place.failure()
+    state = "running" if is_running(path) else "failed" if problem else "stopped" if reached else "not begun"
+    found = replace(found, state=state, problem=problem)
+    if reached is None:
+        return found
+    progress = reached.progress
+    return replace(found, period=progress.period, round=progress.round, seconds=sum(progress.seconds.values()))

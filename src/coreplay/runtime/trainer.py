@@ -6,7 +6,7 @@ purpose).
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -60,24 +60,9 @@ def _periods(counts: Any) -> str:
 
 
 class Trainer:
-    """Carries out one run on an engine.
+    """Carries out one run on an engine, from the checkpoint in its folder if there is one.
 
-    Parameters
-    ----------
-    config : Config
-        The configuration of the run.
-    task : Task
-        The task of the run.
-    engine : Engine
-        Carries requests to clients.
-    folder : RunFolder
-        Where the run is kept; it goes on from the checkpoint in it, if there is one.
-    start : vector
-        The first model.
-    trainable : int
-        How many numbers of it are trainable parameters.
-    observer : function
-        Gets every event of the run.
+    `start` is the first model; its first `trainable` numbers are trainable parameters. `observer` gets every event.
     """
 
     def __init__(
@@ -94,7 +79,7 @@ class Trainer:
         self.registry = engine.registry
         self._observer, self._metric = observer, task.metric
         self._methods = config.methods()
-        self._weights, self._groups = Weights(config.federated.max_weight_ratio), config.engine.aggregation_groups
+        self._weights = Weights(config.federated.max_weight_ratio)
         self._periods = config.periods or self.registry.periods
         self._counts, self._test_counts = self.registry.counts("train"), self.registry.counts("test")
         self._numbers = {client: number for number, client in enumerate(self.registry.clients)}
@@ -150,45 +135,51 @@ class Trainer:
         return self._finish()
 
     def _train(self) -> None:
-        progress, config = self.progress, self.config.federated
-        while progress.round < config.rounds_of(progress.period):
-            clients = self._sampled(progress.period, progress.round)
-            self._train_round(clients)
+        progress = self.progress
+        while progress.round < self.config.federated.rounds_of(progress.period):
+            self._train_round(self._sampled(progress.period, progress.round))
             progress.round += 1
             if time.monotonic() - self._saved > self.config.engine.checkpoint_seconds:
                 self._save()
 
     def _train_round(self, clients: Sequence[str]) -> None:
         """Let these clients train, and update the model by what they return."""
-        progress, config = self.progress, self.config.federated
-        arrays = self._arrays()
-        request = Train(**self._stamp(), arrays=arrays, keep_from=self._saved_at)
-        names = {CHANGE: self._now.values.size} | dict.fromkeys(self._methods.round_sums, self._trainable)
+        progress, now, n = self.progress, self._now, self._trainable
+        names = {CHANGE: now.values.size} | dict.fromkeys(self._methods.round_sums, n)
         with self._timed("training"):
-            what, observe = f"training, period {progress.period}, round {progress.round}", self._observe(len(clients))
-            update = sum_over_clients(
-                self.engine, request, clients, self._samples, names, self._groups, self._weights, observe, what
-            )
+            where = f"period {progress.period}, round {progress.round}"
+            update = self._summed(Train, clients, names, f"training, {where}")
             mean = update.sums[CHANGE] / update.sums[CHANGE].dtype.type(update.weight)
             with np.errstate(over="ignore", invalid="ignore"):
                 length = np.dot(mean, mean)
             if not np.isfinite(length):
                 raise InputError(
-                    f"the clients' mean change in period {progress.period}, round {progress.round} has NaN or "
-                    f"infinity: lower federated.learning_rate (now {config.learning_rate:g})"
+                    f"the clients' mean change in {where} has NaN or infinity: lower federated.learning_rate "
+                    f"(now {self.config.federated.learning_rate:g})"
                 )
-            before, n = self._now.values, self._trainable
-            self._now.values = before + mean  # running statistics are not parameters and become the clients' mean
-            parameters, self._now.state = self._methods.update(
-                before[:n], mean[:n], update.sums, self._now.state, self._info(update)
+            before = now.values
+            now.values = before + mean  # running statistics are not parameters and become the clients' mean
+            now.values[:n], now.state = self._methods.update(
+                before[:n], mean[:n], update.sums, now.state, self._info(update)
             )
-            self._now.values[:n] = parameters
-        self._count_bytes(arrays, names, len(clients), len(clients) - len(update.missing))
         facts: dict[str, Any] = {"clients": len(clients), "samples": update.weight, "loss": update.loss.mean}
         if update.missing:
             facts["missing"] = dict(update.missing)
         progress.rounds.append({"period": progress.period, "round": progress.round} | facts)
         self._emit("round", **facts)
+
+    def _summed(
+        self, kind: type[Train | FinishPeriod], clients: Sequence[str], names: Mapping[str, int], what: str
+    ) -> Update:
+        """Send a request to clients, and return the sums of the vectors that they send back."""
+        arrays, observe = self._arrays(), self._observe(len(clients))
+        request = kind(**self._stamp(), arrays=arrays, keep_from=self._saved_at)
+        about = (self._samples, names, self.config.engine.aggregation_groups, self._weights, observe, what)
+        update = sum_over_clients(self.engine, request, clients, *about)
+        answered = len(clients) - len(update.missing)
+        self.progress.bytes_down += len(clients) * sum(array.nbytes for array in arrays.values())
+        self.progress.bytes_up += answered * self._now.values.itemsize * sum(names.values())
+        return update
 
     def _arrays(self) -> dict[str, Vector]:
         """Return what clients need to train: the model, what hooks send, and perhaps the period's first model."""
@@ -212,10 +203,6 @@ class Trainer:
         parameters = self._now.values[: self._trainable]
         return RoundInfo(update.weight, total, len(able), self.progress.period, self.progress.round, parameters)
 
-    def _count_bytes(self, down: dict[str, Vector], up: dict[str, int], asked: int, answered: int) -> None:
-        self.progress.bytes_down += asked * sum(array.nbytes for array in down.values())
-        self.progress.bytes_up += answered * self._now.values.itemsize * sum(up.values())
-
     def _able(self, period: int) -> list[str]:
         """Return the clients with new data in a period, in the registry's order."""
         return [self.registry.clients[k] for k in np.flatnonzero(self._counts[:, period])]
@@ -230,11 +217,11 @@ class Trainer:
     def _sampled(self, period: int, round: int) -> list[str]:
         """Sample the clients of a round from those that may train."""
         able, most = self._training(period), self.config.federated.clients_per_round
-        if most is None or most >= len(able):
-            return able
         numbers = np.array([self._numbers[client] for client in able])
-        rng = generator(self.config.seed, period, "clients", round)
-        return [self.registry.clients[k] for k in np.sort(rng.choice(numbers, most, replace=False))]
+        if most is not None and most < len(numbers):
+            rng = generator(self.config.seed, period, "clients", round)
+            numbers = np.sort(rng.choice(numbers, most, replace=False))
+        return [self.registry.clients[k] for k in numbers]
 
     def _evaluate(self) -> None:
         progress = self.progress
@@ -242,51 +229,39 @@ class Trainer:
         with self._timed("evaluation"):
             self.engine.discover(observe := self._observe(0), progress.period)
             found = evaluate(self.engine, request, self._periods, self.task.largest_weight(), observe)
-        missing = [self._numbers[client] for client in sorted(found.missing)]
+        name, missing = self._metric.name, sorted(found.missing)
         for test_period, summed in enumerate(found.sums):
-            lacking = [k for k in missing if self._test_counts[k, test_period]]
-            progress.metrics.append(
-                {
-                    "period": progress.period,
-                    "test_period": test_period,
-                    "total": summed.total,
-                    "weight": summed.weight,
-                    self._metric.name: self._metric.figure(summed.mean) if summed.weight else None,
-                }
-                | ({"missing": [self.registry.clients[k] for k in lacking]} if lacking else {})
-            )
+            figure = self._metric.figure(summed.mean) if summed.weight else None
+            row: dict[str, Any] = {"period": progress.period, "test_period": test_period}
+            row |= {"total": summed.total, "weight": summed.weight, name: figure}
+            lacking = [client for client in missing if self._test_counts[self._numbers[client], test_period]]
+            progress.metrics.append(row | ({"missing": lacking} if lacking else {}))
         progress.measured = True
         self._save()
-        without = {"missing": sorted(found.missing)} if found.missing else {}
-        self._emit("evaluated", **{self._metric.name: float(self._figures().all_period[-1])}, **without)
+        without = {"missing": missing} if missing else {}
+        self._emit("evaluated", **{name: float(self._figures().all_period[-1])}, **without)
 
     def _finish_period(self) -> None:
         """Let learning hooks finish the period, if any does something then."""
         if not self._methods.overriding("finish_period"):
             return
-        clients = self._able(self.progress.period)
-        arrays = self._arrays()
-        request = FinishPeriod(**self._stamp(), arrays=arrays, keep_from=self._saved_at)
-        names = dict.fromkeys(self._methods.period_sums, self._trainable)
+        period = self.progress.period
         with self._timed("training"):
-            what, observe = f"end of period {self.progress.period}", self._observe(len(clients))
-            update = sum_over_clients(
-                self.engine, request, clients, self._samples, names, self._groups, self._weights, observe, what
-            )
+            names = dict.fromkeys(self._methods.period_sums, self._trainable)
+            update = self._summed(FinishPeriod, self._able(period), names, f"end of period {period}")
             self._now.state = self._methods.end_period(update.sums, self._now.state, self._info(update))
-        self._count_bytes(arrays, names, len(clients), len(clients) - len(update.missing))
 
     def _choose(self) -> None:
         period, strategy = self.progress.period, self.config.replay.strategy
         if strategy == NONE:
             return
         clients = self._able(period)
-        arrays = {MODEL: self._now.values}
         with self._timed("selection"):
             if is_coordinated(strategy):
                 self._coordinate(period, clients)
             else:
-                keeping.select(self.engine, period, clients, arrays, self._most_kept, self._observe(len(clients)))
+                arrays, observe = {MODEL: self._now.values}, self._observe(len(clients))
+                keeping.select(self.engine, period, clients, arrays, self._most_kept, observe)
         held = self.engine.buffer_stats()
         if held is not None:
             self.progress.buffers.append({"period": period} | asdict(held))
@@ -308,20 +283,19 @@ class Trainer:
         length = contribution_length(self.config, self.task.model)
         rounds, method = replay.coordination_rounds, replay.strategy
         spec = CoordinationSpec(run_name(self.config), period, rounds, length, method, replay.options, replay.secure)
-        budgets = {client: self._budget(client, period) for client in clients}
+        budgets = {client: replay.budget_of(client, self._offered(client)) for client in clients}
         budgets = {c: n for c, n in budgets.items() if takes_part(self._samples(c), n, replay.minimum_pool)}
         arrays, observe = {MODEL: self._now.values}, self._observe(len(clients))
         keeping.coordinate(self.engine, spec, clients, budgets, arrays, self._most_kept, observe, report)
 
-    def _budget(self, client: str, period: int) -> int:
-        offered = int(self._counts[self._numbers[client], : period + 1].sum())
-        return self.config.replay.budget_of(client, offered)
+    def _offered(self, client: str) -> int:
+        """Return how many samples a client has received up to this period."""
+        return int(self._counts[self._numbers[client], : self.progress.period + 1].sum())
 
     def _most_kept(self, client: str) -> int:
         """Return how many samples a client can keep after this period."""
-        period = self.progress.period
-        offered = int(self._counts[self._numbers[client], : period + 1].sum())
-        return offered if self.config.replay.strategy == ALL else min(offered, self._budget(client, period))
+        offered, replay = self._offered(client), self.config.replay
+        return offered if replay.strategy == ALL else min(offered, replay.budget_of(client, offered))
 
     def _figures(self) -> PeriodMatrix:
         rows = self.progress.metrics

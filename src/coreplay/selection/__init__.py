@@ -4,32 +4,16 @@ Knows nothing of torch, of Flower or of files. The gradients of a pool come in a
 with a `gram()`; indices go out.
 """
 
-from coreplay.selection.api import (
-    DEFAULT_METHOD,
-    Selection,
-    check_method,
-    objective,
-    select,
-    select_from,
-    selector,
-    selectors,
-)
-from coreplay.selection.pool import Pool, make_pool
-from coreplay.selection.solvers.capped_simplex import Minimum, minimise
-from coreplay.selection.solvers.descent import project
-
-__all__ = [
-    "DEFAULT_METHOD",
-    "Minimum",
-    "Pool",
-    "Selection",
-    "check_method",
-    "make_pool",
-    "minimise",
-    "objective",
-    "project",
-    "select",
-    "select_from",
-    "selector",
-    "selectors",
-]
+from coreplay.selection.api import DEFAULT_METHOD as DEFAULT_METHOD
+from coreplay.selection.api import Selection as Selection
+from coreplay.selection.api import check_method as check_method
+from coreplay.selection.api import objective as objective
+from coreplay.selection.api import select as select
+from coreplay.selection.api import select_from as select_from
+from coreplay.selection.api import selector as selector
+from coreplay.selection.api import selectors as selectors
+from coreplay.selection.pool import Pool as Pool
+from coreplay.selection.pool import make_pool as make_pool
+from coreplay.selection.solvers.capped_simplex import Minimum as Minimum
+from coreplay.selection.solvers.capped_simplex import minimise as minimise
+from coreplay.selection.solvers.descent import project as project

@@ -7,7 +7,7 @@ parameters are its options. Their annotations are checked before any work: `turn
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -179,8 +179,7 @@ def _indices(kept: ArrayLike, size: int) -> Ints:
     indices = np.asarray(kept)
     if indices.size and (indices.ndim != 1 or indices.dtype.kind not in "iu"):
         raise InputError(f"kept must be a list of indices: got dtype {indices.dtype} and shape {indices.shape}")
-    indices = indices.astype(np.int64).reshape(-1)
-    if indices.size and (indices.min() < 0 or indices.max() >= size):
-        wrong = int(indices.min() if indices.min() < 0 else indices.max())
-        raise InputError(f"kept must hold indices from 0 to {size - 1}: got {wrong}")
-    return cast(Ints, indices)
+    wrong = indices[(indices < 0) | (indices >= size)]
+    if wrong.size:
+        raise InputError(f"kept must hold indices from 0 to {size - 1}: got {wrong[0]}")
+    return indices.astype(np.int64).reshape(-1)

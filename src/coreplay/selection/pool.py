@@ -88,7 +88,12 @@ class Pool:
         if name not in self._read:
             given = self.columns.get(name)
             value = given() if callable(given) else given
-            self._read[name] = None if value is None else _column(name, value, self.size)
+            column = None if value is None else np.asarray(value)
+            if column is not None and column.shape[:1] != (self.size,):
+                raise InputError(
+                    f"column {name!r} must have one row per sample: got shape {column.shape} for a pool of {self.size}"
+                )
+            self._read[name] = column
         return self._read[name]
 
     def split(self) -> tuple[Ints, Ints]:
@@ -224,13 +229,6 @@ def _cosines(gram: Any) -> Floats:
     C = (C + C.T) / 2
     C[silent] = C[:, silent] = 0.0
     return np.ascontiguousarray(C)
-
-
-def _column(name: str, value: Any, size: int) -> NDArray[Any]:
-    column = np.asarray(value)
-    if column.shape[:1] != (size,):
-        raise InputError(f"column {name!r} must have one row per sample: got shape {column.shape} for a pool of {size}")
-    return column
 
 
 def _flags(new: Any, size: int) -> Bools:

@@ -24,7 +24,6 @@ from coreplay.seeding import generator
 from coreplay.tasks.metrics import Metric
 
 Batch = dict[str, Tensor]
-Outputs = Tensor | dict[str, Tensor]
 EVALUATION_BATCH = 64  # samples per batch in evaluation: larger ones take more memory and are no faster
 ACCURACY = Metric("accuracy", lower_is_better=False)
 
@@ -180,10 +179,8 @@ class _FunctionTask(Task):
     def losses(self, outputs: Any, batch: Any) -> Tensor:
         found: Tensor = self._loss(outputs, batch)
         if found.shape != (_count(batch),):
-            raise InputError(
-                f"loss must return one number per sample, shape ({_count(batch)},): got shape {tuple(found.shape)}; "
-                "torch's losses do with reduction='none'"
-            )
+            problem = f"shape ({_count(batch)},): got shape {tuple(found.shape)}"
+            raise InputError(f"loss must return one number per sample, {problem}; torch's do with reduction='none'")
         return found
 
     def metric_terms(self, outputs: Any, batch: Any) -> Tensor:
@@ -277,11 +274,9 @@ def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = EVALUAT
     return task.metric.figure(metric_sum(task, model, samples, size).mean)
 
 
-def features(
-    task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH
-) -> NDArray[np.floating[Any]] | None:
+def features(task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH) -> NDArray[Any] | None:
     """Return the feature vectors of samples, one row per sample, in evaluation mode; None if the task has none."""
-    rows: NDArray[np.floating[Any]] | None = None
+    rows: NDArray[Any] | None = None
     with _evaluating(model):
         for places, batch in _in_order(task, samples, size):
             found = task.features(model, batch)

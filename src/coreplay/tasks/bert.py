@@ -20,10 +20,8 @@ from coreplay.tasks.base import Batch, Task, seeded
 from coreplay.tasks.tokenization import PIECES, Vocabulary
 from coreplay.validation import Count
 
-SUPPORTED = ("bert",)  # model types by transformers' names
 COLUMNS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
-TINYBERT: dict[str, Any] = {"num_layers": 4, "hidden_size": 312, "num_heads": 12, "intermediate_size": 1200}
-TINYBERT |= {"dropout": 0.1}
+TINYBERT = {"num_layers": 4, "hidden_size": 312, "num_heads": 12, "intermediate_size": 1200, "dropout": 0.1}
 OF_NEW_MODELS = (*TINYBERT, "vocabulary_size", "vocabulary_text")
 
 
@@ -76,13 +74,17 @@ class TextTask(Task):
         dropout: Annotated[float, Field(ge=0, lt=1)] | None = None,
     ) -> None:
         self.pretrained, self.max_length = pretrained, max_length
-        sizes: dict[str, Any] = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": num_heads}
-        sizes |= {"intermediate_size": intermediate_size, "dropout": dropout}
+        sizes = (num_layers, hidden_size, num_heads, intermediate_size, dropout)
+        given: dict[str, Any] = {
+            name: value
+            for name, value in zip(OF_NEW_MODELS, (*sizes, vocabulary_size, vocabulary_text), strict=True)
+            if value is not None
+        }
         if pretrained is not None:
-            _check(pretrained, sizes | {"vocabulary_size": vocabulary_size, "vocabulary_text": vocabulary_text})
-        self.sizes = TINYBERT | {name: value for name, value in sizes.items() if value is not None}
-        if self.sizes["hidden_size"] % self.sizes["num_heads"]:
-            wide, heads = self.sizes["hidden_size"], self.sizes["num_heads"]
+            _check(pretrained, given)
+        self.sizes: dict[str, Any] = {name: given.get(name, default) for name, default in TINYBERT.items()}
+        wide, heads = self.sizes["hidden_size"], self.sizes["num_heads"]
+        if wide % heads:
             raise InputError(f"hidden_size must be a multiple of num_heads: got {wide} and {heads}")
         if isinstance(vocabulary, Vocabulary):
             self.vocabulary = vocabulary
@@ -96,7 +98,7 @@ class TextTask(Task):
             else:
                 assert stream is not None, "a vocabulary is trained on a stream"
                 texts = stream.of_period(int(np.flatnonzero(stream.counts("train").sum(axis=0))[0])).texts
-            self.vocabulary = Vocabulary.trained(texts, PIECES if vocabulary_size is None else vocabulary_size)
+            self.vocabulary = Vocabulary.trained(texts, given.get("vocabulary_size", PIECES))
 
     def bert(self, kind: Any, seed: int, **more: Any) -> nn.Module:
         """Return a model of this kind, new or pretrained; new parts have the random start of the seed."""
@@ -129,55 +131,57 @@ class TextTask(Task):
         """Return the number of pieces of each sample."""
         return self.vocabulary.lengths(samples.texts, self.max_length)
 
-    def encoded(self, samples: Samples) -> tuple[Batch, NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the columns that BERT reads; the numbers of the pieces, and where there are pieces."""
-        ids, there = self.vocabulary.encode(samples.texts, self.max_length)
+    def encode(self, samples: Samples) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the numbers of the pieces, padded, and where there are pieces."""
+        return self.vocabulary.encode(samples.texts, self.max_length)
+
+    def columns(self, ids: NDArray[np.int64], there: NDArray[np.bool_]) -> Batch:
+        """Return the columns that BERT reads."""
         # explicit positions and types: broadcast ones would lose the gradients of single samples
         places = np.broadcast_to(np.arange(ids.shape[1]), ids.shape).copy()
         arrays = (ids, there.astype(np.int64), places, np.zeros_like(ids))
-        return {name: torch.from_numpy(array) for name, array in zip(COLUMNS, arrays, strict=True)}, ids, there
+        return {name: torch.from_numpy(array) for name, array in zip(COLUMNS, arrays, strict=True)}
 
 
 def _check(pretrained: str, of_new_models: dict[str, Any]) -> None:
     """Raise an `InputError` if `pretrained` is no BERT, or if options of a new model are given with it."""
     for name, value in of_new_models.items():
-        if value is not None:
-            raise InputError(
-                f"{name} = {value!r} has no effect with pretrained = {pretrained!r}: leave one of the two out"
-            )
+        what = f"{name} = {value!r} has no effect with pretrained = {pretrained!r}"
+        raise InputError(f"{what}: leave one of the two out")
     if not Path(pretrained).exists() and not may_be_on_hub(pretrained):
         raise InputError(f"pretrained {pretrained!r}: there is no such folder")
-    with _explained(pretrained):
+    with _loading(pretrained):
         _config(pretrained)
 
 
 def load_pretrained(kind: Any, start: str, words: int, seed: int, **more: Any) -> nn.Module:
     """Load a BERT that knows `words` words from a folder or by its Hub name; code in the folder is never run."""
-    with _explained(start), seeded(seed), _without_bar():
+    with _loading(start), seeded(seed):
         model: Any = kind.from_pretrained(start, config=_config(start, **more), trust_remote_code=False)
-    if model.config.vocab_size < words:
-        raise InputError(
-            f"pretrained {start!r} knows {model.config.vocab_size} words, the vocabulary has {words}: use its own"
-        )
+    known = model.config.vocab_size
+    if known < words:
+        raise InputError(f"pretrained {start!r} knows {known} words, the vocabulary has {words}: use its own")
     return model  # type: ignore[no-any-return]
 
 
 def _config(start: str, **more: Any) -> Any:
-    """Read the configuration of a model, which must be of a supported type."""
+    """Read the configuration of a model, which must be a BERT."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(start, trust_remote_code=False, **more)
-    if config.model_type not in SUPPORTED:
-        raise InputError(
-            f"pretrained {start!r} is a model of type {config.model_type!r}, which is not supported (supported: "
-            f"{', '.join(SUPPORTED)}): use a BERT model, or write a task of your own"
-        )
+    if config.model_type != "bert":
+        problem = f"pretrained {start!r} is a model of type {config.model_type!r}, which is not supported"
+        raise InputError(f"{problem} (supported: bert): use a BERT model, or write a task of your own")
     return config
 
 
 @contextmanager
-def _explained(start: str) -> Iterator[None]:
-    """Say in one line why a model can't be loaded."""
+def _loading(start: str) -> Iterator[None]:
+    """Say in one line why a model can't be loaded; hide progress bars, which every worker process would draw."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     except InputError:
@@ -186,17 +190,6 @@ def _explained(start: str) -> Iterator[None]:
         what = "folder" if Path(start).exists() else "Hub name (is there a network?)"
         reason = str(error).partition("\n")[0]
         raise InputError(f"pretrained {start!r} can't be loaded from this {what}: {reason}") from None
-
-
-@contextmanager
-def _without_bar() -> Iterator[None]:
-    """Hide transformers' progress bars: every worker process would draw one."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
     finally:
         if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]

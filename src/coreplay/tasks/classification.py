@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from coreplay.data import FederatedStream, Samples
 from coreplay.errors import InputError
-from coreplay.tasks.api import task
+from coreplay.tasks import task
 from coreplay.tasks.base import ACCURACY, Batch, Task, is_right, seeded
 from coreplay.tasks.bert import COLUMNS, TextTask
 from coreplay.validation import Count
@@ -44,9 +44,8 @@ class TextClassification(TextTask, Classification):
 
     def __init__(self, stream: FederatedStream, **options: Any) -> None:
         if not stream.label_names:
-            raise InputError(
-                "text_classification needs a stream with labels: name a column with columns={'label': ...}"
-            )
+            remedy = "name a column with columns={'label': ...}"
+            raise InputError(f"text_classification needs a stream with labels: {remedy}")
         super().__init__(stream, **options)
         self.classes = len(stream.label_names)
 
@@ -58,7 +57,7 @@ class TextClassification(TextTask, Classification):
 
     def collate(self, samples: Samples, view: int | None = None) -> Batch:
         """Encode texts and labels."""
-        return self.encoded(samples)[0] | {"label": known_labels(samples)}
+        return self.columns(*self.encode(samples)) | {"label": known_labels(samples)}
 
     def outputs(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the logits of the labels."""
@@ -77,9 +76,8 @@ class ImageClassification(Classification):
 
     def __init__(self, stream: FederatedStream, *, channels: Count = 16) -> None:
         if not isinstance(stream.content, np.ndarray) or stream.content.ndim != 3:
-            raise InputError(
-                "image_classification needs a stream of grey images, (n, height, width): try source 'digits'"
-            )
+            needed = "a stream of grey images, (n, height, width)"
+            raise InputError(f"image_classification needs {needed}: try source 'digits'")
         self.shape, self.classes, self.channels = stream.content.shape[1:], len(stream.label_names), channels
 
     def model(self, seed: int) -> nn.Module:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coreplay.data import FederatedStream, Samples
-from coreplay.tasks.api import task
+from coreplay.tasks import task
 from coreplay.tasks.base import Batch
 from coreplay.tasks.bert import COLUMNS, TextTask, hidden_at
 from coreplay.tasks.metrics import Metric, exponential
@@ -72,7 +72,7 @@ class MaskedLM(TextTask):
     def collate(self, samples: Samples, view: int | None = None) -> Batch:
         """Encode and mask: by (view, sample) in training, always the same in evaluation."""
         words = self.vocabulary
-        batch, ids, there = self.encoded(samples)
+        ids, there = self.encode(samples)
         masked = mask(
             ids,
             there & (ids != words.cls) & (ids != words.sep),
@@ -82,8 +82,8 @@ class MaskedLM(TextTask):
             mask_id=words.mask,
             words=range(words.mask + 1, len(words)),
         )
-        arrays = {"input_ids": masked.ids, "positions": masked.positions, "targets": masked.targets}
-        return batch | {name: torch.from_numpy(array) for name, array in arrays.items()}
+        where = {"positions": torch.from_numpy(masked.positions), "targets": torch.from_numpy(masked.targets)}
+        return self.columns(masked.ids, there) | where
 
     def outputs(self, model: Any, batch: Any) -> Tensor:
         """Return the logits at the masked positions of all samples, one row per position (see `output_rows`)."""

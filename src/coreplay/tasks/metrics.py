@@ -69,10 +69,8 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or self.name in TAKEN:
-            raise InputError(
-                f"the name of a metric must be a text other than {', '.join(TAKEN)}, which stand beside it in the "
-                f"records of a run: got {self.name!r}"
-            )
+            others = f"{', '.join(TAKEN)}, which stand beside it in the records of a run"
+            raise InputError(f"the name of a metric must be a text other than {others}: got {self.name!r}")
 
     def figure(self, mean: float) -> float:
         """Return the figure of a mean; NaN, the mean of an empty test set, stays NaN."""

@@ -35,8 +35,8 @@ class Vocabulary:
 
     >>> words = Vocabulary.trained(["turn on the light", "turn off the light"] * 2, size=60)
     >>> ids, mask = words.encode(["turn the light on", "off"], max_length=16)
-    >>> ids.shape, mask.sum(axis=1).tolist(), words.decode(ids[1])
-    ((2, 6), [6, 3], '[CLS] off [SEP]')
+    >>> ids.shape, mask.sum(axis=1).tolist(), [words.pieces[k] for k in ids[1, :3]]
+    ((2, 6), [6, 3], ['[CLS]', 'off', '[SEP]'])
     """
 
     def __init__(self, made: Tokenizer) -> None:
@@ -44,10 +44,7 @@ class Vocabulary:
         self._cache: dict[str, NDArray[np.int32]] = {}
         made.no_padding()
         made.no_truncation()
-        numbers = made.get_vocab()
-        missing = [piece for piece in SPECIAL if piece not in numbers]
-        if missing:
-            raise InputError(f"the tokeniser lacks {', '.join(missing)}: use one of a BERT model")
+        numbers = _with_special(made.get_vocab())
         self.pad, self.unknown, self.cls, self.sep, self.mask = (numbers[piece] for piece in SPECIAL)
 
     @classmethod
@@ -59,20 +56,23 @@ class Vocabulary:
     def loaded(cls, path: Path | str, option: str = "vocabulary") -> "Vocabulary":
         """Read a vocab.txt, a tokenizer.json, or a model folder with one; else ask the Hub. Errors name `option`."""
         place = Path(path)
-        found = [place] if place.is_file() else [place / "tokenizer.json", place / "vocab.txt"]
-        for file in found:
-            if file.is_file():
-                return cls(_read(file, option))
-        if place.is_dir():
+        files = [place] if place.is_file() else [place / "tokenizer.json", place / "vocab.txt"]
+        found = next((file for file in files if file.is_file()), None)
+        if found is None and place.is_dir():
             raise InputError(f"{option} {str(place)!r}: the folder has neither tokenizer.json nor vocab.txt")
-        if not may_be_on_hub(path):
+        if found is None and not may_be_on_hub(path):
             raise InputError(f"{option} {str(path)!r}: there is no such file or folder")
         try:
-            return cls(Tokenizer.from_pretrained(str(path)))
+            if found is None:
+                return cls(Tokenizer.from_pretrained(str(path)))
+            if found.suffix == ".json":
+                return cls(Tokenizer.from_file(str(found)))
+            return cls(tokenizer(found.read_text(encoding="utf-8").split("\n")[:-1]))
         except InputError:
             raise
         except Exception as error:  # the library raises bare exceptions
-            raise InputError(f"{option} {str(path)!r} is no file, no folder, and not on the Hub: {error}") from None
+            problem = "is no file, no folder, and not on the Hub" if found is None else "can't be read"
+            raise InputError(f"{option} {str(found or path)!r} {problem}: {error}") from None
 
     def __len__(self) -> int:
         return int(self.tokenizer.get_vocab_size())
@@ -114,21 +114,6 @@ class Vocabulary:
             found = self.tokenizer.encode_batch(fresh)
             self._cache |= {t: np.array(one.ids, dtype=np.int32) for t, one in zip(fresh, found, strict=True)}
         return [self._cache[text] for text in texts]
-
-    def decode(self, ids: Ints) -> str:
-        """Return the pieces of a row, without padding."""
-        return " ".join(self.tokenizer.id_to_token(int(k)) or "?" for k in ids if k != self.pad)
-
-
-def _read(file: Path, option: str) -> Tokenizer:
-    try:
-        if file.suffix == ".json":
-            return Tokenizer.from_file(str(file))
-        return tokenizer(file.read_text(encoding="utf-8").split("\n")[:-1])
-    except InputError:
-        raise
-    except Exception as error:  # the library raises bare exceptions
-        raise InputError(f"{option} {str(file)!r} can't be read: {error}") from None
 
 
 def train(texts: Iterable[str], size: int, min_count: int = 2) -> list[str]:
@@ -215,15 +200,18 @@ def _joined(pieces: list[str], pair: Pair) -> list[str]:
 
 def tokenizer(vocabulary: list[str]) -> Tokenizer:
     """Return the lower-casing BERT tokeniser with this vocabulary."""
-    numbers = {piece: k for k, piece in enumerate(vocabulary)}
-    missing = [piece for piece in SPECIAL if piece not in numbers]
-    if missing:
-        raise InputError(
-            f"the vocabulary lacks {', '.join(missing)}: a BERT vocabulary has all of {', '.join(SPECIAL)}"
-        )
+    numbers = _with_special({piece: k for k, piece in enumerate(vocabulary)})
     made = Tokenizer(WordPiece(numbers, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD))
     made.normalizer = BertNormalizer(lowercase=True)
     made.pre_tokenizer = BertPreTokenizer()
     ends = [(CLS, numbers[CLS]), (SEP, numbers[SEP])]
     made.post_processor = TemplateProcessing(single=f"{CLS} $A {SEP}", special_tokens=ends)
     return made
+
+
+def _with_special(numbers: dict[str, int]) -> dict[str, int]:
+    """Return the numbers of pieces, which must have BERT's special pieces."""
+    missing = ", ".join(piece for piece in SPECIAL if piece not in numbers)
+    if missing:
+        raise InputError(f"the vocabulary lacks {missing}: a BERT vocabulary has all of {', '.join(SPECIAL)}")
+    return numbers

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from coreplay import coordinate
 from coreplay.coordination import Broadcast, Candidates, Client, Server
-from coreplay.coordination.method import Past, make_method
+from coreplay.coordination.method import make_method
+from coreplay.coordination.methods import corrective
 from coreplay.coordination.methods.corrective import least_mixture
-from coreplay.errors import InputError
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound
 from coreplay.selection import select
 
@@ -109,8 +109,9 @@ def test_kappa_falls_after_a_good_round_and_rises_after_one_that_overshot():
     assert joined.numbers["kappa"] == pytest.approx(14 * 0.75), "more clients, more caution"
 
 
-def test_kappa_stays_within_limits():
-    method, sums, said = make_method("corrective", fall=0.01), [np.float32([1, 0])], None
+def test_kappa_stays_within_limits(monkeypatch):
+    monkeypatch.setattr(corrective, "FALL", 0.01)
+    method, sums, said = make_method("corrective"), [np.float32([1, 0])], None
     for round in range(200):
         told = method.server_step(sums, 85, said)
         assert 1 <= told.numbers["kappa"] <= 85
@@ -120,20 +121,12 @@ def test_kappa_stays_within_limits():
 
 def test_who_gains_more_than_a_share_takes_it_as_often_as_makes_it_the_share():
     pool = Candidates(np.array([[1.0, 0.0], [-1.0, 0.0]]), 1)
-    method, past = make_method("corrective"), Past((np.array([1.0, 0.0]),))
+    method, past = make_method("corrective"), np.array([[1.0, 0.0]])
     broadcast = Broadcast("r", 0, 0, False, 20, np.float32([10, 0]), {}, (1.0,), {"kappa": 1.0})
     replies = [method.answer(pool, broadcast, past, np.random.default_rng(seed)) for seed in range(2000)]
     moved = np.mean([reply[1] for reply in replies])  # which gains 20, and the share is 5
     assert moved == pytest.approx(1 / 4, abs=4 * np.sqrt(3 / 16 / 2000))
-    newcomer = Past((np.zeros(2),))
+    newcomer = np.zeros((1, 2))
     assert all(method.answer(pool, broadcast, newcomer, np.random.default_rng(seed))[1] == 1 for seed in range(100)), (
         "who has no earlier answer replies with this one"
     )
-
-
-@pytest.mark.parametrize("option", ["caution", "damping"])
-def test_bad_options_are_named(option):
-    with pytest.raises(InputError, match=f"{option} must be a number of at least 0"):
-        coordinate([np.eye(3)], 1, **{option: -1})
-    with pytest.raises(InputError, match="fall must be a number above 0 and at most 1: got 2"):
-        coordinate([np.eye(3)], 1, fall=2)

@@ -8,8 +8,7 @@ from tests.coordination.secure.test_secure import vector
 
 from coreplay.coordination.messages import Stamp
 from coreplay.coordination.secure import ImpossibleSumError, SecureClient, SecureServer, add_securely
-from coreplay.coordination.secure.client import SEALED_BYTES
-from coreplay.coordination.secure.protocol import SHARE_BYTES, Complaint, Keys, Masked, Reveal, Shares
+from coreplay.coordination.secure.protocol import SEALED_BYTES, SHARE_BYTES, Complaint, Keys, Masked, Reveal, Shares
 from coreplay.errors import InputError
 
 STAMP = Stamp("r", period=2, round=3)

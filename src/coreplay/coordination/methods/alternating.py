@@ -14,9 +14,8 @@ from typing import ClassVar
 import numpy as np
 
 from coreplay.array_types import Floats
-from coreplay.coordination.messages import Broadcast, Vector
-from coreplay.coordination.method import Candidates, Method, Past, ServerStep, coordination_method
-from coreplay.coordination.total import products
+from coreplay.coordination.messages import Broadcast, Vector, products
+from coreplay.coordination.method import Candidates, Method, ServerStep, coordination_method
 from coreplay.errors import unknown
 from coreplay.selection.solvers.capped_simplex import minimise
 
@@ -45,9 +44,9 @@ class Alternating(Method):
         """Solve with h_m = 0: the uncoordinated relaxation."""
         return self._minimum(pool, None, None)
 
-    def answer(self, pool: Candidates, broadcast: Broadcast, past: Past, rng: np.random.Generator) -> Floats:
+    def answer(self, pool: Candidates, broadcast: Broadcast, past: Floats, rng: np.random.Generator) -> Floats:
         """Solve with h_m from the broadcast mean and the client's own last counted answer."""
-        x = past.last
+        x = past[-1]
         linear = pool.project(broadcast.vector) - pool.gram @ x
         return self._minimum(pool, linear, x if x.any() else None)
 

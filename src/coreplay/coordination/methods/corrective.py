@@ -38,86 +38,63 @@ from typing import ClassVar
 
 import numpy as np
 
-from coreplay.array_types import Floats, Ints
-from coreplay.coordination.messages import Broadcast, Vector
-from coreplay.coordination.method import Candidates, Method, Past, ServerStep, coordination_method
-from coreplay.coordination.total import mixture, norm, products
+from coreplay.array_types import Floats
+from coreplay.coordination.messages import Broadcast, Vector, mixture, norm, products
+from coreplay.coordination.method import Candidates, Method, ServerStep, coordination_method, indicator
 from coreplay.errors import InputError
 from coreplay.selection import minimise
 from coreplay.selection.solvers.swaps import polish, search, top
-from coreplay.validation import whole_number
 
 FEW = 15  # with about this number of clients or fewer, κ starts below √M
+DAMPING = 0.15  # t / κ_1: how slowly the broadcast follows the best mixture
+FALL = 0.75  # factor of κ after a round that did not overshoot; κ is divided by it after one that did
 OVERSHOT = 1.1  # answers whose sum has more than this times the squared length of the sum before
 LIMIT = 10.0  # κ / κ_1 at most
+MOVES = 20  # tabu moves of a client's search
 
 
 @coordination_method("corrective")
 @dataclass(frozen=True, kw_only=True)
 class Corrective(Method):
-    """Answer with selections, mix the rounds' sums optimally and move a part of the way there: the default.
+    """Answer with selections, mix the rounds' sums optimally and move a part of the way there: the default."""
 
-    Parameters
-    ----------
-    caution : float
-        κ_1 √(M + 15) / M: how much a client must gain to move in the first round.
-    damping : float
-        t / κ_1: how slowly the broadcast follows the best mixture.
-    fall : float
-        Factor of κ after a round that did not overshoot; κ is divided by it after one that did.
-    moves : int
-        Number of tabu moves of a client's search.
-    """
-
-    caution: float = 1.0
-    damping: float = 0.15
-    fall: float = 0.75
-    moves: int = 20
     returns_selections: ClassVar[bool] = True
     needs_all_rounds: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        """Check the options."""
-        for name in ("caution", "damping"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise InputError(f"{name} must be a number of at least 0: got {getattr(self, name)!r}")
-        if not 0 < self.fall <= 1:
-            raise InputError(f"fall must be a number above 0 and at most 1: got {self.fall!r}")
-        whole_number(self.moves, "moves", least=0)
-
     def start(self, pool: Candidates, rng: np.random.Generator) -> Floats:
         """Select alone, as the selector `polished` does."""
-        return _indicator(polish(pool.gram, pool.budget, rng)[0], pool.size)
+        return indicator(polish(pool.gram, pool.budget, rng)[0], pool.size)
 
-    def answer(self, pool: Candidates, broadcast: Broadcast, past: Past, rng: np.random.Generator) -> Floats:
+    def answer(self, pool: Candidates, broadcast: Broadcast, past: Floats, rng: np.random.Generator) -> Floats:
         """Select what replies best to the broadcast."""
         kappa = broadcast.numbers.get("kappa", 0.0)
         if not broadcast.weights or kappa < 1:
             raise InputError("broadcast is not of method 'corrective': it needs weights and a kappa of at least 1")
         prices = pool.project(broadcast.vector)
-        own = past.mean(broadcast.weights)
-        chosen, _ = search(pool.gram, prices / kappa - pool.gram @ own, top(-prices, pool.budget), self.moves, rng)
-        x = _indicator(chosen, pool.size)
+        own = np.asarray(broadcast.weights) @ past
+        chosen, _ = search(pool.gram, prices / kappa - pool.gram @ own, top(-prices, pool.budget), MOVES, rng)
+        x = indicator(chosen, pool.size)
         gain, share = float(prices @ (own - x)), norm(broadcast.vector) ** 2 / broadcast.clients
         stays = gain > share and rng.random() * gain >= share
-        return past.last.copy() if stays and past.last.any() else x
+        return past[-1].copy() if stays and past[-1].any() else x
 
     def server_step(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> ServerStep:
         """Find the best mixture of the rounds' sums and move towards it."""
         gram = products(sums)
-        first = self._first(clients)
+        first = _first_kappa(clients)
         weights, relaxed = least_mixture(gram)
         kappa = first
         if previous is not None:
-            damping = self.damping * first
+            damping = DAMPING * first
             weights = (weights + damping * np.append(previous.weights, 0.0)) / (1.0 + damping)
             overshot = gram[-1, -1] > OVERSHOT * gram[-2, -2]
-            before = previous.numbers["kappa"] * first / self._first(previous.clients)
-            kappa = min(max(1.0, before / self.fall if overshot else before * self.fall), LIMIT * first)
+            before = previous.numbers["kappa"] * first / _first_kappa(previous.clients)
+            kappa = min(max(1.0, before / FALL if overshot else before * FALL), LIMIT * first)
         return ServerStep(mixture(sums, weights), relaxed, tuple(weights.tolist()), {"kappa": kappa})
 
-    def _first(self, clients: int) -> float:
-        return max(1.0, self.caution * clients / math.sqrt(clients + FEW))
+
+def _first_kappa(clients: int) -> float:
+    return max(1.0, clients / math.sqrt(clients + FEW))
 
 
 def least_mixture(gram: Floats) -> tuple[Floats, float]:
@@ -130,9 +107,3 @@ def least_mixture(gram: Floats) -> tuple[Floats, float]:
     scale = float(gram.diagonal().max()) or 1.0
     found = minimise(gram / scale, 1, tolerance=1e-10)
     return found.x, found.value * scale
-
-
-def _indicator(chosen: Ints, size: int) -> Floats:
-    x = np.zeros(size)
-    x[chosen] = 1.0
-    return x

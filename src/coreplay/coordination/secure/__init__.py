@@ -13,25 +13,10 @@ from numpy.typing import NDArray
 from coreplay.coordination.messages import Stamp
 from coreplay.coordination.secure.client import SecureClient
 from coreplay.coordination.secure.protocol import Complaint, Keys, Masked, Reveal, Shares
-from coreplay.coordination.secure.server import (
-    ImpossibleSumError,
-    SecureServer,
-    ThresholdError,
-    Upward,
-    coarse,
-    default_threshold,
-)
+from coreplay.coordination.secure.server import ImpossibleSumError, SecureServer, ThresholdError, Upward, coarse
 from coreplay.errors import InputError
 
-__all__ = [
-    "ImpossibleSumError",
-    "SecureClient",
-    "SecureServer",
-    "SecureSum",
-    "ThresholdError",
-    "add_securely",
-    "default_threshold",
-]
+__all__ = ["ImpossibleSumError", "SecureClient", "SecureServer", "SecureSum", "ThresholdError", "add_securely"]
 
 ATTEMPTS = 3
 Ask = Callable[[str, Mapping[str, bytes], int], Mapping[str, bytes]]  # (step, message per client, attempt) to answers
@@ -56,23 +41,11 @@ def add_securely(
     threshold: int | None = None,
     report_culprit: Callable[[str, str], None] = lambda client, reason: None,
 ) -> SecureSum:
-    """Run a secure sum from its first message to its last.
+    """Run a secure sum of vectors of one length, whose norms have these bounds, from its first message to its last.
 
-    Parameters
-    ----------
-    ask : function
-        Brings the messages of one step ("keys", "share", "mask", "reveal") to clients and returns the answers of those
-        who gave one. Every attempt begins with "keys", for which clients make fresh secrets.
-    bounds : mapping
-        Largest norm of each client's vector, by name.
-    dimension : int
-        Length of the vectors.
-    stamp : Stamp
-        Run, period and round of the sum.
-    threshold : int, optional
-        Number of clients that must answer to the end: more than half, two thirds by default.
-    report_culprit : function
-        Called with each client that sent something wrong, and what was wrong.
+    `ask` brings the messages of one step ("keys", "share", "mask", "reveal") to clients and returns the answers of
+    those who gave one; every attempt begins with "keys", for which clients make fresh secrets. The threshold is that
+    of `SecureServer`. `report_culprit` is called with each client that sent something wrong, and what was wrong.
     """
     up = down = 0
 
@@ -114,6 +87,7 @@ def _attempt(
 
 
 def _take(server: SecureServer, answers: Mapping[str, bytes], *kinds: type[Upward]) -> None:
+    """Give the server the clients' answers, and name those who sent something else than a message of these kinds."""
     for client, data in answers.items():
         try:
             message = _read(data, kinds)

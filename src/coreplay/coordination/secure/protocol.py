@@ -11,9 +11,10 @@ secret is the value at 0 of a random polynomial of degree threshold − 1 over t
 2^521 − 1; a share is its value at another point.
 """
 
+import hashlib
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from coreplay.coordination.messages import Message
+from coreplay.coordination.messages import CHUNK, Message, chunks
 from coreplay.errors import InputError
 
 Words = NDArray[np.uint32]
 
-CHUNK = 2**16  # numbers at a time: the key streams of all peers are added while a piece is in the cache
 PRIME = 2**521 - 1
+SECRET_BYTES = 32  # of a key, of a seed and of the digest of a seed
 SHARE_BYTES = 66
-SECRET_BYTES = 32
+SEALED_BYTES = 2 * SHARE_BYTES + 16
+DIGEST_BYTES = 16  # of one share
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +88,7 @@ class Inbox(SecureMessage):
 
     client: str
     sealed: dict[str, str]
-    digests: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,24 +123,51 @@ class Reveal(SecureMessage):
     keys: dict[str, str]
 
 
-def unhex(value: Any, length: int, what: str) -> bytes:
+def unhex(value: str, length: int, what: str) -> bytes:
     """Read hexadecimal digits of a message."""
     try:
         data = bytes.fromhex(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{what} must be hexadecimal: got {str(value)[:40]!r}") from None
+    except ValueError:
+        raise InputError(f"{what} must be hexadecimal: got {value[:40]!r}") from None
     if len(data) != length:
         raise InputError(f"{what} must have {length} bytes: got {len(data)}")
     return data
 
 
-def agree(private: X25519PrivateKey, public: bytes, purpose: str) -> bytes:
+def agree(private: X25519PrivateKey, public: str, *purpose: Any) -> bytes:
     """Return the 32-byte key that the holders of the two keys share for one purpose."""
+    key = unhex(public, SECRET_BYTES, "public key")
     try:
-        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+        secret = private.exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError:
         raise InputError("a public key is invalid: X25519 refuses it") from None
-    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=purpose.encode()).derive(secret)
+    info = "\0".join(["coreplay", *map(str, purpose)]).encode()
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
+
+
+def pair_key(private: X25519PrivateKey, roster: Roster, owner: str, peer: str) -> bytes:
+    """Return the key of the mask between two clients, from the private key of the first."""
+    return agree(private, roster.masks[peer], "masks", *roster.stamp, *sorted((owner, peer)))
+
+
+def public_key(private: bytes) -> str:
+    """Return the public key of a private one."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw().hex()
+
+
+def commitment(seed: bytes) -> str:
+    """Return the digest by which a seed joined from shares is checked."""
+    return hashlib.sha256(b"coreplay seed" + seed).hexdigest()
+
+
+def share_digest(share: bytes) -> str:
+    """Return the digest of a share, by which a revealed share is checked; 521 random bits cannot be guessed from it."""
+    return hashlib.blake2b(share, digest_size=DIGEST_BYTES, person=b"coreplay share").hexdigest()
+
+
+def pair_digest(pair: bytes) -> str:
+    """Return the digests of a share of a seed and of the share of a key after it."""
+    return share_digest(pair[:SHARE_BYTES]) + share_digest(pair[SHARE_BYTES:])
 
 
 def scale_of(limit: float, clients: int) -> float:
@@ -153,18 +182,18 @@ def to_words(vector: NDArray[Any], scale: float) -> Words:
     [0.5, -0.25]
     """
     words = np.empty(len(vector), dtype=np.uint32)
-    for start in range(0, len(vector), CHUNK):
-        part = vector[start : start + CHUNK].astype(np.float64)
+    for chunk in chunks(vector):
+        part = vector[chunk].astype(np.float64)
         part *= scale
-        words[start : start + CHUNK] = np.rint(part, out=part).astype(np.int32).view(np.uint32)
+        words[chunk] = np.rint(part, out=part).astype(np.int32).view(np.uint32)
     return words
 
 
 def from_words(words: Words, scale: float) -> NDArray[np.float32]:
     """Return the numbers of a sum in fixed point."""
     out = np.empty(len(words), dtype=np.float32)
-    for start in range(0, len(words), CHUNK):
-        out[start : start + CHUNK] = words[start : start + CHUNK].view(np.int32) / scale
+    for chunk in chunks(words):
+        out[chunk] = words[chunk].view(np.int32) / scale
     return out
 
 
@@ -173,8 +202,8 @@ def add_masks(words: Words, plus: Iterable[bytes] = (), minus: Iterable[bytes] =
     streams = [(_stream(key), np.add) for key in plus] + [(_stream(key), np.subtract) for key in minus]
     zeros = memoryview(bytes(4 * CHUNK))
     buffer = np.zeros(4 * CHUNK + 16, dtype=np.uint8)
-    for start in range(0, len(words), CHUNK):
-        part = words[start : start + CHUNK]
+    for chunk in chunks(words):
+        part = words[chunk]
         length = 4 * len(part)
         for stream, combine in streams:
             stream.update_into(zeros[:length], buffer.data)
@@ -185,44 +214,33 @@ def _stream(key: bytes) -> Any:
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
 
-def split(secret: bytes, threshold: int, points: Iterable[int]) -> dict[int, bytes]:
-    """Return one share for each point (distinct whole numbers from 1).
+def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
+    """Return the shares of the points 1 … `count`, of which any `threshold` give the secret.
 
-    >>> shares = split(b"s" * 32, 2, [1, 2, 3])
-    >>> join({1: shares[1], 3: shares[3]})[:3]
+    >>> shares = split(b"s" * 32, 2, 3)
+    >>> join({1: shares[0], 3: shares[2]})[:3]
     b'sss'
     """
-    if len(secret) != SECRET_BYTES:
-        raise InputError(f"a secret has {SECRET_BYTES} bytes: got {len(secret)}")
-    places = list(points)
-    if len(set(places)) != len(places) or any(not 0 < place < PRIME for place in places):
-        raise InputError("points must be distinct whole numbers from 1")
-    if not 1 <= threshold <= len(places):
-        raise InputError(f"threshold must be from 1 to the {len(places)} shares: got {threshold}")
     polynomial = [int.from_bytes(secret, "big"), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
-    return {place: _value(polynomial, place).to_bytes(SHARE_BYTES, "big") for place in places}
+    shares = []
+    for point in range(1, count + 1):
+        value = 0
+        for coefficient in reversed(polynomial):
+            value = (value * point + coefficient) % PRIME
+        shares.append(value.to_bytes(SHARE_BYTES, "big"))
+    return shares
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
     """Return the secret of at least `threshold` shares; shares that do not belong together are an `InputError`."""
     total = 0
-    for place, share in shares.items():
-        value = int.from_bytes(share, "big")
-        if len(share) != SHARE_BYTES or value >= PRIME:
-            raise InputError(f"share {place} is not valid: it has {len(share)} bytes")
+    for point, share in shares.items():
         above, below = 1, 1
         for other in shares:
-            if other != place:
+            if other != point:
                 above = above * other % PRIME
-                below = below * (other - place) % PRIME
-        total = (total + value * above * pow(below, -1, PRIME)) % PRIME
+                below = below * (other - point) % PRIME
+        total = (total + int.from_bytes(share, "big") * above * pow(below, -1, PRIME)) % PRIME
     if total >= 2 ** (8 * SECRET_BYTES):
         raise InputError(f"{len(shares)} shares do not give a secret: too few, or some of them are wrong")
     return total.to_bytes(SECRET_BYTES, "big")
-
-
-def _value(polynomial: list[int], place: int) -> int:
-    value = 0
-    for coefficient in reversed(polynomial):
-        value = (value * place + coefficient) % PRIME
-    return value

@@ -18,26 +18,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from coreplay.coordination.messages import Stamp
-from coreplay.coordination.secure.client import DIGEST_BYTES, SEALED_BYTES, SLACK, commitment, pair_key, share_digest
-from coreplay.coordination.secure.protocol import (
-    SHARE_BYTES,
-    Complaint,
-    Inbox,
-    Keys,
-    Masked,
-    Request,
-    Reveal,
-    Roster,
-    Shares,
-    add_masks,
-    agree,
-    from_words,
-    join,
-    scale_of,
-    unhex,
-)
-from coreplay.coordination.total import norm
+from coreplay.coordination.messages import SLACK, Stamp, norm
+from coreplay.coordination.secure import protocol
+from coreplay.coordination.secure.protocol import Complaint, Inbox, Keys, Masked, Request, Reveal, Roster, Shares
 from coreplay.errors import InputError
 
 Upward = Keys | Shares | Masked | Complaint | Reveal
@@ -86,24 +69,24 @@ class SecureServer:
         self, bounds: Mapping[str, float], dimension: int, stamp: Stamp, *, threshold: int | None = None
     ) -> None:
         self.bounds, self._stamp = dict(bounds), stamp
-        self.threshold = default_threshold(len(self.bounds)) if threshold is None else threshold
-        if len(self.bounds) < 2:
-            raise InputError(f"a secure sum needs at least 2 clients: got {len(self.bounds)}; do without it")
-        if not len(self.bounds) // 2 < self.threshold <= len(self.bounds):
+        count = len(self.bounds)
+        self.threshold = math.ceil(2 * count / 3) if threshold is None else threshold
+        if count < 2:
+            raise InputError(f"a secure sum needs at least 2 clients: got {count}; do without it")
+        if not count // 2 < self.threshold <= count:
             raise InputError(
-                f"threshold must be more than half of the {len(self.bounds)} clients, and not more than all: "
-                f"got {self.threshold}"
+                f"threshold must be more than half of the {count} clients and at most all: got {threshold}"
             )
         for problem in coarse(self.bounds, dimension).values():
             raise InputError(problem)
         self.culprits: dict[str, str] = {}  # client: what was wrong
         self._keys: dict[str, Keys] = {}
-        self._complaints: dict[str, set[str]] = {}
         self._shares: dict[str, Shares] = {}
+        self._complaints: dict[str, set[str]] = {}
         self._answered: set[str] = set()
         self._reveals: dict[str, Reveal] = {}
         self._roster: Roster | None = None
-        self._sharers: list[str] | None = None
+        self._shared = False  # whether the gathering of shares is closed
         self._request: Request | None = None
         self._words = np.zeros(dimension, dtype=np.uint32)
 
@@ -115,7 +98,7 @@ class SecureServer:
     @property
     def sharers(self) -> list[str]:
         """The clients whose shares have come: those who get an inbox."""
-        return sorted(self._shares) if self._sharers is None else self._sharers
+        return sorted(self._shares)
 
     def receive(self, message: Upward) -> None:
         """Take a client's message; a late or repeated one changes nothing, a wrong one is an `InputError`."""
@@ -141,10 +124,9 @@ class SecureServer:
 
     def inbox(self, name: str) -> Inbox:
         """Close the gathering of shares and return those for one client."""
-        if self._sharers is None:
-            self._enough(len(self._shares), "sent shares")
-            self._sharers = sorted(self._shares)
-        others = [peer for peer in self._sharers if peer != name]
+        self._enough(len(self._shares), "sent shares")
+        self._shared = True
+        others = [peer for peer in self.sharers if peer != name]
         sealed = {peer: self._shares[peer].sealed[name] for peer in others}
         return Inbox(*self._stamp, name, sealed, {peer: self._shares[peer].digests[name] for peer in others})
 
@@ -162,18 +144,17 @@ class SecureServer:
             raise ThresholdError(
                 f"shares of {len(self._reveals)} clients do not give the sum: the threshold is {self.threshold}"
             )
-        roster, sharers = self.roster(), self._sharers or []
-        dropped = [name for name in sharers if name not in self._answered]
-        plus, minus = list[bytes](), [self._seed(name) for name in self.survivors]
-        for name in dropped:
-            private = self._private(name)
+        roster = self.roster()
+        plus, minus = list[bytes](), [self._secret(name, "seeds") for name in self.survivors]
+        for name in sorted(set(self._shares) - self._answered):
+            private = X25519PrivateKey.from_private_bytes(self._secret(name, "keys"))
             for survivor in self.survivors:
-                key = pair_key(private, roster, name, survivor)
+                key = protocol.pair_key(private, roster, name, survivor)
                 (minus if survivor < name else plus).append(key)
         words = self._words.copy()
-        add_masks(words, plus, minus)
-        scale = scale_of(roster.limit * (1 + SLACK), len(roster.masks))
-        total = from_words(words, scale)
+        protocol.add_masks(words, plus, minus)
+        scale = protocol.scale_of(roster.limit * (1 + SLACK), len(roster.masks))
+        total = protocol.from_words(words, scale)
         most = sum(self.bounds[name] for name in self.survivors)
         rounding = len(self.survivors) * math.sqrt(len(total)) / scale
         if not norm(total) <= most * (1 + SLACK) + rounding:
@@ -185,49 +166,60 @@ class SecureServer:
     def _take_keys(self, message: Keys) -> None:
         if self._roster is not None:
             return
-        given = [unhex(key, 32, f"key of client {message.client!r}") for key in (message.masks, message.shares)]
-        for key in given:  # one bad key in the roster would stop everybody
-            agree(X25519PrivateKey.generate(), key, "check")
+        for key in (message.masks, message.shares):  # one bad key in the roster would stop everybody
+            protocol.agree(X25519PrivateKey.generate(), key, "check")
         known = [keys for keys in self._keys.values() if keys.client != message.client]
-        others = {bytes.fromhex(key) for keys in known for key in (keys.masks, keys.shares)}
-        if given[0] == given[1] or not others.isdisjoint(given):
+        keys = [bytes.fromhex(key) for given in (*known, message) for key in (given.masks, given.shares)]
+        if len(set(keys)) < len(keys):
             raise InputError(f"client {message.client!r} sent a key twice, or that of another client")
         self._keys.setdefault(message.client, message)
 
     def _take_shares(self, message: Shares) -> None:
-        if self._roster is None or self._sharers is not None:
+        if self._roster is None or self._shared:
             return
         name, everybody = message.client, set(self._roster.masks)
         if name not in everybody or set(message.sealed) != everybody - {name} or set(message.digests) != everybody:
             raise InputError(f"client {name!r} must send one share to each other client of the roster")
-        unhex(message.commitment, 32, f"commitment of client {name!r}")
-        for values, length in ((message.sealed, SEALED_BYTES), (message.digests, 2 * DIGEST_BYTES)):
+        protocol.unhex(message.commitment, protocol.SECRET_BYTES, f"commitment of client {name!r}")
+        for values, length in ((message.sealed, protocol.SEALED_BYTES), (message.digests, 2 * protocol.DIGEST_BYTES)):
             for value in values.values():
-                unhex(value, length, f"share of client {name!r}")
+                protocol.unhex(value, length, f"share of client {name!r}")
         self._shares.setdefault(name, message)
 
     def _take_complaint(self, message: Complaint) -> None:
         name, accused = message.client, set(message.accused)
-        if self._request is not None or self._sharers is None or name in self._answered:
+        if self._request is not None or not self._shared or name in self._answered:
             return
-        if name not in self._sharers or not accused or not accused <= set(self._sharers) - {name}:
+        if name not in self._shares or not accused or not accused <= set(self._shares) - {name}:
             raise InputError(f"complaint of client {name!r} names nobody who sent it shares")
         self._complaints.setdefault(name, accused)
+
+    def _take_masked(self, message: Masked) -> None:
+        name = message.client
+        if self._request is not None or not self._shared or name in self._answered:
+            return
+        if name not in self._shares or message.words.shape != self._words.shape:
+            raise InputError(
+                f"vector of client {name!r} must have {len(self._words)} numbers and come after its shares: "
+                f"got {len(message.words)}"
+            )
+        self._words += message.words
+        self._answered.add(name)
 
     def _take_reveal(self, message: Reveal) -> None:
         """Count a client's shares if they are those that their owners published; else name the client."""
         name = message.client
         if self._request is None or name not in self._answered or name in self._reveals:
             return
-        dropped = set(self._sharers or []) - self._answered
-        if set(message.seeds) != self._answered or set(message.keys) != dropped:
+        if set(message.seeds) != self._answered or set(message.keys) != set(self._shares) - self._answered:
             self.blame(name, "revealed shares of other clients than it was asked for")
             return
         for shares, part in ((message.seeds, 0), (message.keys, 1)):
             for owner, share in shares.items():
-                digest = self._shares[owner].digests[name][2 * DIGEST_BYTES * part :][: 2 * DIGEST_BYTES]
+                length = 2 * protocol.DIGEST_BYTES  # in hexadecimal
+                digest = self._shares[owner].digests[name][length * part :][:length]
                 try:
-                    right = share_digest(unhex(share, SHARE_BYTES, "share")) == digest
+                    right = protocol.share_digest(protocol.unhex(share, protocol.SHARE_BYTES, "share")) == digest
                 except InputError:
                     right = False
                 if not right:
@@ -257,44 +249,25 @@ class SecureServer:
             for first, second in (order for pair in pairs for order in permutations(sorted(pair))):
                 self.blame(first, f"and {second!r}: one sent wrong shares to the other, or complained without cause")
 
-    def _take_masked(self, message: Masked) -> None:
-        name = message.client
-        if self._request is not None or self._sharers is None or name in self._answered:
-            return
-        if name not in self._sharers or message.words.shape != self._words.shape:
-            raise InputError(
-                f"vector of client {name!r} must have {len(self._words)} numbers and come after its shares: "
-                f"got {len(message.words)}"
-            )
-        self._words += message.words
-        self._answered.add(name)
-
-    def _seed(self, name: str) -> bytes:
-        seed = self._join(name, "seeds")
-        if seed is None or commitment(seed) != self._shares[name].commitment.lower():
-            self.blame(name, "sent shares that do not give its seed")
-            raise InputError(f"shares of client {name!r} do not give its seed: it must be left out")
-        return seed
-
-    def _private(self, name: str) -> X25519PrivateKey:
-        joined = self._join(name, "keys")
-        private = None if joined is None else X25519PrivateKey.from_private_bytes(joined)
-        public = bytes.fromhex(self._keys[name].masks)
-        if private is None or private.public_key().public_bytes_raw() != public:
-            self.blame(name, "sent shares that do not give its key")
-            raise InputError(f"shares of client {name!r} do not give its key: it must be left out")
-        return private
-
-    def _join(self, name: str, what: str) -> bytes | None:
-        """Return a client's secret; None if its shares, which have the published digests, do not fit together."""
+    def _secret(self, name: str, what: str) -> bytes:
+        """Return a client's secret ("seeds" or "keys"); if the shares that it published do not give it, name it."""
         points = {peer: point for point, peer in enumerate(self.roster().masks, 1)}
-        shares = {}
-        for sender in sorted(self._reveals)[: self.threshold]:
-            shares[points[sender]] = bytes.fromhex(getattr(self._reveals[sender], what)[name])
+        shares = {
+            points[sender]: bytes.fromhex(getattr(self._reveals[sender], what)[name])
+            for sender in sorted(self._reveals)[: self.threshold]
+        }
         try:
-            return join(shares)
+            secret = protocol.join(shares)
+            if what == "seeds":
+                right = protocol.commitment(secret) == self._shares[name].commitment.lower()
+            else:
+                right = protocol.public_key(secret) == self._keys[name].masks.lower()
         except InputError:
-            return None
+            right = False
+        if not right:
+            self.blame(name, f"sent shares that do not give its {what[:-1]}")
+            raise InputError(f"shares of client {name!r} do not give its {what[:-1]}: it must be left out")
+        return secret
 
     def _enough(self, count: int, what: str) -> None:
         if count < self.threshold:
@@ -310,7 +283,7 @@ def coarse(bounds: Mapping[str, float], dimension: int) -> dict[str, str]:
     rest, found = dict(bounds), dict[str, str]()
     while len(rest) > 1:
         largest, usual = max(rest, key=lambda name: rest[name]), median_low(rest.values())
-        rounding = math.sqrt(dimension) / 2 / scale_of(sum(rest.values()), len(rest))
+        rounding = math.sqrt(dimension) / 2 / protocol.scale_of(sum(rest.values()), len(rest))
         if rounding <= COARSE * usual or rest[largest] <= usual:
             break
         found[largest] = (
@@ -319,12 +292,3 @@ def coarse(bounds: Mapping[str, float], dimension: int) -> dict[str, str]:
         )
         del rest[largest]
     return found
-
-
-def default_threshold(clients: int) -> int:
-    """Return two thirds of the clients, rounded up, and always more than half.
-
-    >>> default_threshold(2), default_threshold(3), default_threshold(10)
-    (2, 2, 7)
-    """
-    return max(clients // 2 + 1, -(-2 * clients // 3))

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from coreplay.data.partition import client_names
 from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import InputError
@@ -46,10 +47,10 @@ def digits(
     else:
         period = classes * num_periods // 10
     shares = rng.dirichlet(np.full(num_clients, alpha), size=10)
-    client = np.array([rng.choice(num_clients, p=shares[c]) for c in classes])
-    width = len(str(num_clients - 1))
+    names = client_names(num_clients)
+    client = [names[rng.choice(num_clients, p=shares[c])] for c in classes]
     return FederatedStream(
-        [f"client{k:0{width}d}" for k in client],
+        client,
         period,
         rng.random(len(images)) < test,
         images,

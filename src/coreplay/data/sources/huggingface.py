@@ -29,7 +29,7 @@ def huggingface(
 
     data = _dataset(str(path), name, part)
     roles = wanted_columns(columns, clients).roles(data.column_names, f"{path}: ")
-    raw = from_table(data.with_format("arrow")[:], roles, lambda k: f"{path}: row {k + 1}")
+    raw = from_table(data.with_format("arrow")[:], roles, path)
     label = data.features.get(roles.get("label", ""))
     if isinstance(label, datasets.ClassLabel):
         names = label.names

@@ -13,18 +13,16 @@ In the grammar, ``(a|b|)`` stands for a, b or nothing; ``{slot}`` for a value of
 
 import re
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import product
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coreplay.data.partition import DAY
+from coreplay.data.partition import DAY, client_names
 from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
 from coreplay.errors import unknown
@@ -43,13 +41,11 @@ _CHOICE = re.compile(r"\(([^()]*)\)")
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
-@dataclass(frozen=True)
-class Grammar:
-    """Slots with their values, intents with their patterns (literal, slot, literal, ...), domains with intents."""
+class Grammar(NamedTuple):
+    """Slots with their values; intents with their patterns (literal, slot, literal, ...)."""
 
     slots: dict[str, tuple[str, ...]]
     intents: dict[str, tuple[tuple[str, ...], ...]]
-    domains: dict[str, tuple[str, ...]]
 
 
 @cache
@@ -57,8 +53,8 @@ def assistant() -> Grammar:
     """Return the embedded grammar.
 
     >>> grammar = assistant()
-    >>> len(grammar.domains) >= 12, len(grammar.intents) >= 60, sum(map(len, grammar.slots.values())) > 5000
-    (True, True, True)
+    >>> len(grammar.intents) >= 60, sum(map(len, grammar.slots.values())) > 5000
+    (True, True)
     """
     return parse(files("coreplay.data").joinpath("assistant.toml").read_text(encoding="utf-8"))
 
@@ -67,23 +63,22 @@ def parse(text: str) -> Grammar:
     """Read a grammar in TOML: a table of slots, and a table of intents for each domain."""
     tables = tomllib.loads(text)
     raw: dict[str, list[str]] = tables["slots"]
-    slots: dict[str, tuple[str, ...]] = {}
 
+    @cache
     def values(slot: str) -> tuple[str, ...]:
         if slot not in raw:
             raise unknown("slot", slot, raw)
-        if slot not in slots:
-            slots[slot] = tuple(dict.fromkeys(text for form in raw[slot] for text in _filled(form, values)))
-        return slots[slot]
+        variants = (_SLOT.split(variant) for form in raw[slot] for variant in choices(form))
+        options = ([values(p) if k % 2 else (p,) for k, p in enumerate(pieces)] for pieces in variants)
+        return tuple(dict.fromkeys("".join(parts) for option in options for parts in product(*option)))
 
-    patterns = {
+    intents = {
         name: tuple(tuple(_SLOT.split(variant)) for form in forms for variant in choices(form))
         for domain in tables["intents"].values()
         for name, forms in domain.items()
     }
-    for slot in (*raw, *(slot for forms in patterns.values() for pattern in forms for slot in pattern[1::2])):
-        values(slot)
-    return Grammar(slots, patterns, {name: tuple(domain) for name, domain in tables["intents"].items()})
+    used = (slot for patterns in intents.values() for pattern in patterns for slot in pattern[1::2])
+    return Grammar({slot: values(slot) for slot in (*raw, *used)}, intents)
 
 
 def choices(form: str) -> list[str]:
@@ -95,15 +90,6 @@ def choices(form: str) -> list[str]:
     pieces = _CHOICE.split(form)
     options = [piece.split("|") if k % 2 else [piece] for k, piece in enumerate(pieces)]
     return list(dict.fromkeys(" ".join("".join(parts).split()) for parts in product(*options)))
-
-
-def _filled(form: str, values: Callable[[str], tuple[str, ...]]) -> list[str]:
-    filled = []
-    for variant in choices(form):
-        pieces = _SLOT.split(variant)
-        options = [values(piece) if k % 2 else (piece,) for k, piece in enumerate(pieces)]
-        filled += ["".join(parts) for parts in product(*options)]
-    return filled
 
 
 @source("synthetic")
@@ -145,28 +131,26 @@ def synthetic(
     seed
         The seed of everything that is drawn.
     """
-    grammar = assistant()
-    trend = popularity(len(grammar.intents), num_periods, drift, new_intents, seasonality, seed)
-    width = len(str(num_clients - 1))
-    names, period, times, texts, labels = [], [], [], [], []
-    for k in range(num_clients):
-        client = f"client{k:0{width}d}"
+    intents = list(assistant().intents)
+    trend = popularity(len(intents), num_periods, drift, new_intents, seasonality, seed)
+    clients, period, times, texts, labels = [], [], [], [], []
+    for client in client_names(num_clients):
         rng = generator(seed, "synthetic", client)
-        speaker = Speaker.draw(grammar, alpha, habits, rng)
+        speaker = Speaker(alpha, habits, rng)
         size = samples * np.exp(SPREAD * rng.normal() - SPREAD**2 / 2)
         for t in range(num_periods):
             n = max(1, int(rng.poisson(size)))
             chances = speaker.preferences * trend[t]
-            intents = rng.choice(len(chances), size=n, p=chances / chances.sum())
-            texts += speaker.say(intents, rng)
-            names += [client] * n
+            said = [intents[k] for k in rng.choice(len(intents), size=n, p=chances / chances.sum())]
+            texts += speaker.say(said, rng)
+            clients += [client] * n
             period += [t] * n
             times.append(START + t * LENGTH + np.sort(rng.integers(0, LENGTH, n)))
-            labels += [speaker.names[i] for i in intents]
+            labels += said
     when = np.concatenate(times)
     tests = (when - START) % LENGTH >= LENGTH * (1 - test)
     return FederatedStream(
-        names, period, tests, texts, labels, when, periods=num_periods, label_names=sorted(grammar.intents)
+        clients, period, tests, texts, labels, when, periods=num_periods, label_names=sorted(intents)
     )
 
 
@@ -188,30 +172,20 @@ def popularity(intents: int, periods: int, drift: float, new_intents: float, sea
     return np.asarray(weights)
 
 
-@dataclass(frozen=True)
 class Speaker:
     """One client: what it likes to ask for, and how it says it."""
 
-    grammar: Grammar
-    names: tuple[str, ...]
-    preferences: Floats
-    habits: float
-    opening: str
-    closing: str
-    key: int
+    def __init__(self, alpha: float, habits: float, rng: np.random.Generator) -> None:
+        self.grammar, self.habits = assistant(), habits
+        count = len(self.grammar.intents)
+        self.preferences = rng.gamma(alpha, size=count) + 1e-12 if np.isfinite(alpha) else np.ones(count)
+        self.opening, self.closing = OPENINGS[rng.integers(len(OPENINGS))], CLOSINGS[rng.integers(len(CLOSINGS))]
+        self.key = int(rng.integers(2**40))
 
-    @classmethod
-    def draw(cls, grammar: Grammar, alpha: float, habits: float, rng: np.random.Generator) -> "Speaker":
-        """Draw a client's preferences and habits."""
-        count = len(grammar.intents)
-        tastes = rng.gamma(alpha, size=count) + 1e-12 if np.isfinite(alpha) else np.ones(count)
-        opening, closing = OPENINGS[rng.integers(len(OPENINGS))], CLOSINGS[rng.integers(len(CLOSINGS))]
-        return cls(grammar, tuple(grammar.intents), tastes, habits, opening, closing, int(rng.integers(2**40)))
-
-    def say(self, intents: NDArray[np.int64], rng: np.random.Generator) -> list[str]:
+    def say(self, intents: list[str], rng: np.random.Generator) -> list[str]:
         """Return one utterance for each intent."""
         draws = rng.random((len(intents), 20)).tolist()
-        return [self._utterance(self.names[i], row) for i, row in zip(intents.tolist(), draws, strict=True)]
+        return [self._utterance(intent, row) for intent, row in zip(intents, draws, strict=True)]
 
     def _utterance(self, intent: str, draws: list[float]) -> str:
         """Fill a pattern; `draws` are numbers in [0, 1): four for the frame, then two for each slot."""

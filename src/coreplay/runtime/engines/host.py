@@ -7,16 +7,20 @@ import ctypes
 import os
 import signal
 import traceback
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from threadpoolctl import threadpool_limits
 
 from coreplay.data import FederatedStream
 from coreplay.errors import InputError
@@ -25,32 +29,74 @@ from coreplay.plugins import Plugin, load_again
 from coreplay.replay import Store
 from coreplay.runtime.client import ClientRuntime
 from coreplay.runtime.config import Config
-from coreplay.runtime.engine import GroupSum, tensor
+from coreplay.runtime.engine import GroupSum
 from coreplay.runtime.engines.importing import Key, import_all
-from coreplay.runtime.engines.shared_memory import SharedVector
 from coreplay.runtime.requests import CHANGE, Reply, Request, TrainReply
 from coreplay.tasks import Task
+
+BUFFERS, SCRATCH = "buffers.sqlite", "scratch"  # in the run's folder
+
+
+class SharedVector:
+    """A vector in shared memory; who made it removes it, also if it is killed (by Python's tracker).
+
+    Another process that it is sent to gets it as an array on the same memory.
+
+    >>> import pickle
+    >>> made = SharedVector(4, "float32")
+    >>> seen = pickle.loads(pickle.dumps(made))
+    >>> made.put(np.float32([0, 2.5, 0, 0]))
+    >>> seen.tolist()
+    [0.0, 2.5, 0.0, 0.0]
+    >>> made.close()
+    """
+
+    def __init__(self, size: int, dtype: str) -> None:
+        self._memory = SharedMemory(create=True, size=size * np.dtype(dtype).itemsize)
+        self._latest: NDArray[Any] | None = None
+        self.values: NDArray[Any] = np.ndarray(size, dtype, self._memory.buf)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (self._memory.name, self.values.size, self.values.dtype.str)
+
+    def put(self, array: NDArray[Any]) -> None:
+        """Copy an array into it, unless it is the one that was put there last."""
+        if array is not self._latest:
+            np.copyto(self.values, array)
+            self._latest = array
+
+    def close(self) -> None:
+        """Remove it."""
+        del self.values
+        self._memory.close()
+        self._memory.unlink()
+
+
+def _attached(name: str, size: int, dtype: str) -> NDArray[Any]:
+    return np.ndarray(size, dtype, _memory(name).buf)
+
+
+@cache
+def _memory(name: str) -> SharedMemory:
+    return SharedMemory(name)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker process is started with."""
+    """What a worker process is started with; it sums changes of the model in `total`."""
 
     stream: FederatedStream
     task: Task
-    size: int
-    dtype: str
-    total: str  # name of the shared memory that changes of the model are summed in
+    total: Any  # a shared vector, and an array once it has arrived
     own: dict[Key, str]  # what the user registered: its module
 
 
 @dataclass(frozen=True)
 class Begin:
-    """A run begins: its configuration, its store and its scratch folder."""
+    """A run begins, in this folder."""
 
     config: Config
-    buffers: Path
-    scratch: Path
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -67,15 +113,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """Stands for an array in shared memory."""
-
-    name: str
-    size: int
-    dtype: str
-
-
-@dataclass(frozen=True)
 class Failure:
     """A job failed: at which client, and how. `expected` marks wrong input, which a second try would not change."""
 
@@ -86,14 +123,12 @@ class Failure:
 
 
 class Host:
-    """Does jobs, one request at a time, with one model instance on one thread."""
+    """Does jobs, one request at a time, with one model instance on one thread; sums changes of the model in `total`."""
 
     def __init__(self, stream: FederatedStream, task: Task, total: NDArray[Any]) -> None:
-        self._stream, self._task = stream, task
-        self._total: Tensor = tensor(total)
+        self._stream, self._task, self._total = stream, task, total
         self._flat = FlatModel(task.model(0))
         self._runtime: ClientRuntime | None = None
-        self._vectors: dict[str, SharedVector] = {}
         self.client = ""  # whose request is being handled
 
     def close(self) -> None:
@@ -105,8 +140,8 @@ class Host:
     def begin(self, job: Begin) -> None:
         """Handle requests of this run from now on."""
         self.close()
-        store = Store.open(job.buffers)
-        self._runtime = ClientRuntime(job.config, self._stream, self._task, self._flat, store, job.scratch)
+        about = (job.config, self._stream, self._task, self._flat)
+        self._runtime = ClientRuntime(*about, Store.open(job.folder / BUFFERS), job.folder / SCRATCH)
 
     def do(self, job: Job) -> list[Reply] | GroupSum:
         """Handle the requests of a job; what they write to the store is written together at the end."""
@@ -115,14 +150,12 @@ class Host:
         replies: list[Reply] = []
         summed = GroupSum()
         with self._runtime.store.deferred():
-            for client, request in job.requests:
+            for self.client, request in job.requests:
                 if job.max_weight is None:
                     _give_memory_back()  # a pool needs room of its own size
-                self.client = client
-                reply = self._runtime.handle(client, self._resolved(request))
-                if job.max_weight is None:
-                    replies.append(reply)
+                    replies.append(self._runtime.handle(self.client, request))
                 else:
+                    reply = self._runtime.handle(self.client, request)
                     assert isinstance(reply, TrainReply), "only these are summed"
                     summed.add(reply, job.max_weight, {CHANGE: self._total})
         if job.max_weight is not None:
@@ -130,25 +163,51 @@ class Host:
         _give_memory_back()
         return replies
 
-    def _resolved(self, request: Request) -> Request:
-        """Return the request with its arrays in place of what stands for them."""
-        return replace(request, arrays={name: self._vector(name, given) for name, given in request.arrays.items()})
-
-    def _vector(self, name: str, given: Any) -> NDArray[Any]:
-        if isinstance(given, np.ndarray):
-            return given
-        known = self._vectors.get(name)
-        if known is None or known.name != given.name:
-            if known is not None:
-                known.close()
-            known = self._vectors[name] = SharedVector(given.size, given.dtype, given.name)
-        return known.values
-
 
 def _give_memory_back() -> None:
     """Return free memory to the system: batches and pools of many sizes leave holes in the heap that add up."""
     with suppress(OSError, AttributeError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: more of them add up numbers in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def main(connection: Connection, plugins: tuple[Plugin, ...]) -> None:
+    """Do jobs in a worker process until the engine is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine handles ctrl-C
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    host: Any = None
+    reply: Any
+    with suppress(EOFError, OSError), one_thread():
+        while True:
+            data = connection.recv_bytes()
+            try:
+                load_again(plugins)  # which the first job may need, each once
+                reply = None
+                job = _unpacked(data)
+                if isinstance(job, Setup):
+                    host = Host(job.stream, job.task, job.total)
+                    reply = import_all(job.own)
+                elif isinstance(job, Begin):
+                    host.begin(job)
+                else:
+                    reply = host.do(job)
+                if isinstance(reply, GroupSum):
+                    reply.sums.pop(CHANGE, None)  # it is in shared memory
+            except Exception as error:
+                name = host.client if host else ""
+                reply = Failure(name, str(error), traceback.format_exc(), isinstance(error, InputError))
+            connection.send(reply)
 
 
 def _unpacked(data: bytes) -> Any:
@@ -159,56 +218,3 @@ def _unpacked(data: bytes) -> Any:
             f"worker processes can't import the task: {error}; define its class in a module (a .py file, and not under "
             '`if __name__ == "__main__":`), or set engine.name = "serial"'
         ) from None
-
-
-def main(connection: Connection, plugins: tuple[Plugin, ...]) -> None:
-    """Load the plugins, which the first job may need, and do jobs until the engine is gone."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine handles ctrl-C
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        host: Host | None = None
-        reply: Any
-        wrong: InputError | None = None
-        try:
-            load_again(plugins)
-        except InputError as error:  # the engine hears of it when it sends the first job
-            wrong = error
-        while True:
-            try:
-                data = connection.recv_bytes()
-            except (EOFError, OSError):
-                return
-            try:
-                if wrong is not None:
-                    raise wrong
-                job = _unpacked(data)
-                if isinstance(job, Setup):
-                    total = SharedVector(job.size, job.dtype, job.total)
-                    host = Host(job.stream, job.task, total.values)
-                    reply = import_all(job.own)
-                else:
-                    assert host is not None, "the first message is the setup"
-                    if isinstance(job, Begin):
-                        host.begin(job)
-                        reply = None
-                    else:
-                        reply = _portable(host.do(job))
-            except Exception as error:
-                name = host.client if host else ""
-                reply = Failure(name, str(error), traceback.format_exc(), isinstance(error, InputError))
-            try:
-                connection.send(reply)
-            except (BrokenPipeError, OSError):
-                return
-
-
-def _portable(reply: Any) -> Any:
-    """Return a reply without the change of the model, which is in shared memory, and other sums as plain arrays."""
-    if not isinstance(reply, GroupSum):
-        return reply
-    plain: Any = {name: vector.numpy() for name, vector in reply.sums.items() if name != CHANGE}
-    return replace(reply, sums=plain)

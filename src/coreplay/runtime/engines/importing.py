@@ -43,19 +43,16 @@ def check_cells(config: Config) -> None:
 
 def check_missing(config: Config, missing: Iterable[Key]) -> None:
     """Raise an `InputError` if the run needs something that worker processes do not know."""
-    strategy = ("strategy", config.replay.strategy)
-    needed = {
-        "task": ("task", config.task.name),
-        "algorithm": ("algorithm", config.federated.algorithm),
-        "method": strategy,
-        "coordination method": strategy,
-    }
-    for kind, name in missing:
-        if kind in needed and needed[kind][1] == name:
-            raise InputError(
-                f"{needed[kind][0]} {name!r} is unknown to worker processes: put it into a module (a .py file, and not "
-                'under `if __name__ == "__main__":`) and import that, or set engine.name = "serial"'
-            )
+    strategy = config.replay.strategy
+    needed = {("task", config.task.name), ("algorithm", config.federated.algorithm)}
+    needed |= {("method", strategy), ("coordination method", strategy)}
+    needed |= {("continual method", name) for name in config.continual.methods}
+    for kind, name in sorted(needed & set(missing)):
+        what = "strategy" if name == strategy else kind
+        raise InputError(
+            f"{what} {name!r} is unknown to worker processes: put it into a module (a .py file, and not "
+            'under `if __name__ == "__main__":`) and import that, or set engine.name = "serial"'
+        )
 
 
 def known_here() -> dict[Key, str]:

@@ -11,20 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
 from coreplay.data import FederatedStream
 from coreplay.replay import Store
 from coreplay.replay.contents import BufferStats, buffer_stats
 from coreplay.replay.store import Moment
 from coreplay.runtime.config import Config
-from coreplay.runtime.engine import Check, Engine, EngineError, GroupSum
-from coreplay.runtime.engines.host import Begin, Job
-from coreplay.runtime.events import Observe
-from coreplay.runtime.requests import CHANGE, Evaluate, Reply, Request
+from coreplay.runtime.engine import Check, Engine, EngineError, GroupSum, Missing, Replies, Requests
+from coreplay.runtime.engines.host import BUFFERS, SCRATCH, Begin, Job
+from coreplay.runtime.engines.importing import Key
+from coreplay.runtime.events import Answered, Observe
+from coreplay.runtime.requests import CHANGE, Evaluate, Request, Select, Settle
 from coreplay.tasks import Task
 
-BUFFERS = "buffers.sqlite"  # in the run's folder
 TEST_ROWS = 1024  # test samples per job
 CLIENTS_PER_JOB = 8
 
@@ -39,11 +37,10 @@ class MachineEngine(Engine):
     It may serve several runs, one after the other, of the same stream and task.
     """
 
-    unknown_there: set[tuple[str, str]]  # what the user registered here and worker processes do not know
-
     def __init__(self, stream: FederatedStream, task: Task) -> None:
         super().__init__()
         self.registry, self.stream, self.task = stream, stream, task
+        self.unknown_there: set[Key] = set()  # what the user registered here and worker processes do not know
         self._begun: Begin | None = None
         self._store: Store | None = None
 
@@ -76,14 +73,14 @@ class MachineEngine(Engine):
 
     def _clear(self) -> None:
         if self._begun is not None:
-            shutil.rmtree(self._begun.scratch, ignore_errors=True)
+            shutil.rmtree(self._begun.folder / SCRATCH, ignore_errors=True)
 
     def begin(self, config: Config, folder: Path) -> None:
         """Serve this run from now on."""
         if self._store is not None:
             self._store.close()
         self._store = Store.open(folder / BUFFERS)
-        self._begun = Begin(config, folder / BUFFERS, folder / "scratch")
+        self._begun = Begin(config, folder)
         self._to_all(self._begun)
 
     def rewind(self, period: int) -> None:
@@ -100,20 +97,28 @@ class MachineEngine(Engine):
         """Return a text that changes whenever a buffer or a client's state does."""
         return self.store.fingerprint(before)
 
-    def ask(
-        self, requests: Sequence[tuple[str, Request]], observe: Observe, missing: dict[str, str]
-    ) -> Iterator[tuple[str, Reply]]:
-        """Answer requests in jobs of a few clients each."""
-        size = 1 if any(isinstance(request, Evaluate) for _, request in requests) else CLIENTS_PER_JOB
-        jobs = [Job(tuple(requests[at : at + size])) for at in range(0, len(requests), size)]
-        early: dict[int, list[Reply]] = {}
+    def _in_order(self, jobs: Sequence[Job], observe: Observe) -> Iterator[Any]:
+        """Do all jobs, and return the results in the order of the jobs."""
+        early: dict[int, Any] = {}
         following = 0
-        for number, replies in self._each(jobs, observe):
-            early[number] = replies
+        for number, found in self._each(jobs, observe):
+            client = jobs[number].last_client
+            observe(Answered(client, len(jobs[number].requests) if client else 0))
+            if number != following and isinstance(found, GroupSum) and CHANGE in found.sums:
+                found.sums[CHANGE] = found.sums[CHANGE].copy()  # the next job sums into the same memory
+            early[number] = found
             while following in early:
-                yield from zip((c for c, _ in jobs[following].requests), early.pop(following), strict=True)
+                yield early.pop(following)
                 following += 1
-        if requests and requests[0][1].kind in ("select", "settle"):
+
+    def ask(self, requests: Requests, observe: Observe, missing: Missing) -> Replies:
+        """Answer requests in jobs of a few clients each."""
+        first = requests[0][1] if requests else None
+        size = 1 if isinstance(first, Evaluate) else CLIENTS_PER_JOB
+        jobs = [Job(tuple(requests[at : at + size])) for at in range(0, len(requests), size)]
+        for job, replies in zip(jobs, self._in_order(jobs, observe), strict=True):
+            yield from zip((client for client, _ in job.requests), replies, strict=True)
+        if isinstance(first, Select | Settle):
             self._clear()
 
     def group_sums(
@@ -123,19 +128,11 @@ class MachineEngine(Engine):
         max_weight: int,
         check: Check,
         observe: Observe,
-        missing: dict[str, str],
+        missing: Missing,
     ) -> Iterator[GroupSum]:
         """Train and sum each group in one job; replies are not checked, since they come from this program."""
         jobs = [Job(tuple((client, request) for client in group), max_weight) for group in groups]
-        early: dict[int, GroupSum] = {}
-        following = 0
-        for number, found in self._each(jobs, observe):
-            early[number] = found
-            if number != following and CHANGE in found.sums:  # the next job sums into the same memory
-                found.sums[CHANGE] = torch.clone(found.sums[CHANGE])
-            while following in early:
-                yield early.pop(following)
-                following += 1
+        return self._in_order(jobs, observe)
 
     def evaluation_requests(self, request: Evaluate) -> list[tuple[str, Evaluate]]:
         """Measure the test samples of all clients together, in parts."""

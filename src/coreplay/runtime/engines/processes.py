@@ -13,19 +13,17 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from coreplay.data import FederatedStream
 from coreplay.errors import InputError
 from coreplay.plugins import loaded_plugins
-from coreplay.runtime.engine import GroupSum, tensor
+from coreplay.runtime.engine import GroupSum
 from coreplay.runtime.engines import host
-from coreplay.runtime.engines.host import Begin, Failure, Job, Setup, Shared
+from coreplay.runtime.engines.host import Begin, Failure, Job, Setup, SharedVector
 from coreplay.runtime.engines.importing import UNGUARDED, check_main, known_here
 from coreplay.runtime.engines.machine import MachineEngine, WorkerError
-from coreplay.runtime.engines.shared_memory import SharedVector
-from coreplay.runtime.events import Answered, Observe, Problem
+from coreplay.runtime.events import Observe, Problem
 from coreplay.runtime.requests import CHANGE, Request
 from coreplay.tasks import Task
 
@@ -36,28 +34,19 @@ NO_GUARD = (
 
 
 class ProcessesEngine(MachineEngine):
-    """Runs on worker processes.
+    """Runs on worker processes, which must be able to import the task's class.
 
-    Parameters
-    ----------
-    stream : FederatedStream
-        The data of all clients.
-    task : Task
-        What is learnt; its class must be in a module that worker processes can import.
-    start : vector
-        The model that runs start from; only its size and type matter here.
-    workers : int, optional
-        Worker processes; by default one per core that this process may use.
+    Of `start`, the first model, only the size and type matter here. Without `workers` there is one per core.
     """
 
     def __init__(self, stream: FederatedStream, task: Task, start: NDArray[Any], workers: int | None = None) -> None:
         check_main()
         super().__init__(stream, task)
-        stream.ids  # noqa: B018  computed once here instead of in every worker
+        _ = stream.ids  # computed once here instead of in every worker
         # not forked, from us or from a server: arrow and torch have threads, whose locks a fork copies held
         self._context = multiprocessing.get_context("spawn")
-        self._size, self._dtype = len(start), start.dtype.name
-        self._shared: dict[str, tuple[SharedVector, NDArray[Any]]] = {}
+        self._size, self._dtype = len(start), start.dtype.str
+        self._shared: dict[tuple[str, int, str], SharedVector] = {}
         self._workers: list[_Process] = []
         try:
             for place in range(workers or cores()):
@@ -74,13 +63,14 @@ class ProcessesEngine(MachineEngine):
                 process.close()
             self._workers = []
             super().close()
-            for vector, _ in self._shared.values():
+            for vector in self._shared.values():
                 vector.close()
             self._shared = {}
 
     def _to_all(self, begun: Begin) -> None:
         for process in self._workers:
-            process.ask(begun)
+            process.send(begun)
+            process.check()
 
     def _each(self, jobs: Sequence[Job], observe: Observe) -> Iterator[tuple[int, Any]]:
         """Do all jobs, each on the next free worker; a worker that dies is started again."""
@@ -96,15 +86,14 @@ class ProcessesEngine(MachineEngine):
             ready = wait([self._workers[place].connection for place in busy])
             for place in [place for place in busy if self._workers[place].connection in ready]:
                 number = busy.pop(place)
-                process, job = self._workers[place], jobs[number]
+                process = self._workers[place]
                 reply = process.receive()
                 if not isinstance(reply, Failure):
-                    observe(Answered(job.last_client, len(job.requests) if job.last_client else 0))
-                    yield number, process.summed(reply) if isinstance(reply, GroupSum) else reply
+                    yield number, reply
                     continue
                 if reply.expected:
                     raise InputError(reply.message)
-                who = reply.client or job.last_client
+                who = reply.client or jobs[number].last_client
                 if number in tried:
                     raise WorkerError(f"client {who!r} failed twice: {reply.message}\n{reply.trace}")
                 tried.add(number)
@@ -113,26 +102,20 @@ class ProcessesEngine(MachineEngine):
                     process.close()
                     self._start(place)
                     self._workers[place].check()
-                    if self._begun is not None:
-                        self._workers[place].ask(self._begun)
+                    self._workers[place].send(self._begun)
+                    self._workers[place].check()
                 waiting.append(number)
 
     def _post(self, request: Request) -> Request:
-        """Put the arrays of a request into shared memory, unless they are there, and return what stands for them."""
+        """Return the request with its arrays in shared memory."""
         arrays: dict[str, Any] = {}
         for name, array in request.arrays.items():
-            known, latest = self._shared.get(name, (None, None))
-            if known is None or known.values.shape != array.shape or known.values.dtype != array.dtype:
-                if known is not None:
-                    known.close()
+            key = (name, array.size, array.dtype.str)
+            if key not in self._shared:
                 with _uninterrupted():
-                    known = SharedVector(len(array), array.dtype.name)
-                    self._shared[name] = known, array
-                latest = None
-            if latest is not array:
-                np.copyto(known.values, array)
-                self._shared[name] = known, array
-            arrays[name] = Shared(known.name, len(array), array.dtype.name)
+                    self._shared[key] = SharedVector(array.size, array.dtype.str)
+            self._shared[key].put(array)
+            arrays[name] = self._shared[key]
         return replace(request, arrays=arrays)
 
     def _start(self, place: int) -> None:
@@ -140,7 +123,7 @@ class ProcessesEngine(MachineEngine):
         with _uninterrupted():
             process = _Process(self._context, SharedVector(self._size, self._dtype))
             self._workers[place : place + 1] = [process]
-        process.send(Setup(self.stream, self.task, self._size, self._dtype, process.total.name, known_here()))
+        process.send(Setup(self.stream, self.task, process.total, known_here()))
 
 
 class _Process:
@@ -158,22 +141,17 @@ class _Process:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
 
-    def summed(self, reply: GroupSum) -> GroupSum:
-        """Return a sum with the change of the model, which the worker left in shared memory."""
-        sums = {name: tensor(array) for name, array in reply.sums.items()}  # type: ignore[arg-type]
-        return replace(reply, sums=sums | {CHANGE: tensor(self.total.values)})
-
     def alive(self) -> bool:
         return bool(self._process.is_alive())
 
     def send(self, message: Any) -> None:
-        with suppress(BrokenPipeError, OSError):  # it is dead: `receive` says so
+        with suppress(OSError):  # it is dead: `receive` says so
             self.connection.send(message)
 
     def receive(self) -> Any:
         """Return the reply; a `Failure` if the process died."""
         try:
-            return self.connection.recv()
+            reply = self.connection.recv()
         except (EOFError, OSError):
             self._process.join(5)
             code = self._process.exitcode
@@ -183,11 +161,9 @@ class _Process:
             if code is not None and code < 0:
                 how = f"killed by signal {-code}); is memory short?"
             return Failure("", f"its worker process died ({how}", "")
-
-    def ask(self, message: Any) -> None:
-        """Send a message and wait for its reply, which must be no failure."""
-        self.send(message)
-        self.check()
+        if isinstance(reply, GroupSum):
+            reply.sums[CHANGE] = self.total.values  # which the worker left there
+        return reply
 
     def check(self) -> Any:
         """Return the reply, which must be no failure."""

@@ -6,7 +6,6 @@ sees everything. The results are those of worker processes to the bit.
 
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,28 +13,17 @@ from numpy.typing import NDArray
 
 from coreplay.data import FederatedStream
 from coreplay.errors import InputError
-from coreplay.runtime.engines.host import Begin, Host, Job
+from coreplay.runtime.engines.host import Begin, Host, Job, one_thread
 from coreplay.runtime.engines.machine import MachineEngine, WorkerError
-from coreplay.runtime.events import Answered, Observe, Problem
+from coreplay.runtime.events import Observe, Problem
 from coreplay.tasks import Task
 
 
 class SerialEngine(MachineEngine):
-    """Runs in the calling process.
-
-    Parameters
-    ----------
-    stream : FederatedStream
-        The data of all clients.
-    task : Task
-        What is learnt.
-    start : vector
-        The model that runs start from; only its size and type matter here.
-    """
+    """Runs in the calling process; of `start`, the first model, only the size and type matter here."""
 
     def __init__(self, stream: FederatedStream, task: Task, start: NDArray[Any]) -> None:
         super().__init__(stream, task)
-        self.unknown_there = set()
         self._host = Host(stream, task, np.empty_like(start))
 
     def close(self) -> None:
@@ -48,36 +36,22 @@ class SerialEngine(MachineEngine):
 
     def _each(self, jobs: Sequence[Job], observe: Observe) -> Iterator[tuple[int, Any]]:
         for number, job in enumerate(jobs):
-            yield number, self._done(job, observe)
-
-    def _done(self, job: Job, observe: Observe) -> Any:
-        for attempt in range(2):
             try:
-                with _one_thread():
-                    reply = self._host.do(job)
+                found = self._done(job)
             except InputError:
                 raise
             except Exception as error:
-                who = self._host.client or job.last_client
-                if attempt:
-                    raise WorkerError(f"client {who!r} failed twice: {error}") from error
-                observe(Problem(f"client {who!r} failed and is tried again: {error}", traceback.format_exc()))
-            else:
-                observe(Answered(job.last_client, len(job.requests) if job.last_client else 0))
-                return reply
-        raise AssertionError("the second attempt returns or raises")
+                text = f"client {self._who(job)!r} failed and is tried again: {error}"
+                observe(Problem(text, traceback.format_exc()))
+                try:
+                    found = self._done(job)
+                except Exception as again:
+                    raise WorkerError(f"client {self._who(job)!r} failed twice: {again}") from again
+            yield number, found
 
+    def _done(self, job: Job) -> Any:
+        with one_thread():
+            return self._host.do(job)
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread, as worker processes do: more of them add up numbers in another order."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    def _who(self, job: Job) -> str:
+        return self._host.client or job.last_client

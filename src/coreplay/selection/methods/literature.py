@@ -23,7 +23,6 @@ from typing import Annotated
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 from pydantic import Field
 
 from coreplay.array_types import Floats, Ints
@@ -152,74 +151,39 @@ def gss_clustering(
 
 
 INTEGRALITY = 1e-3
-
-
-@njit(cache=True)
-def _relax(K: Floats, fixed: NDArray[np.int8], budget: int) -> tuple[Floats, float]:
-    """Return the relaxed optimum with the entries of `fixed` that are not -1 held, and a bound on its value."""
-    n = fixed.size
-    free = np.flatnonzero(fixed == -1)
-    m = free.size
-    ones = budget
-    x = np.zeros(n)
-    linear = np.zeros(m)
-    sub = np.empty((m, m))
-    for i in range(n):
-        if fixed[i] == 1:
-            x[i] = 1.0
-            ones -= 1
-    for a in range(m):
-        for b in range(m):
-            sub[a, b] = K[free[a], free[b]]
-        for i in range(n):
-            if fixed[i] == 1:
-                linear[a] += K[free[a], i]
-    if ones > 0:
-        x[free] = solve_convex(sub, linear, ones, np.full(m, ones / m), 1e-4)
-    return x, np.dot(x, np.dot(K, x)) * (1.0 - 1e-4)
-
-
-@njit(cache=True)
-def _value(K: Floats, kept: Ints) -> float:
-    total = 0.0
-    for i in kept:
-        for j in kept:
-            total += K[i, j]
-    return total
+TOLERANCE = 1e-4  # of a relaxation, and so of its bound
 
 
 @njit(cache=True)
 def _branch(K: Floats, budget: int, nodes: int) -> Ints:
-    n = K.shape[0]
-    stack = np.full((n + 2, n), -1, dtype=np.int8)
-    height = 1
     best, least = np.arange(budget), np.inf
+    stack = [np.full(K.shape[0], -1)]  # nodes: the value of each x, -1 if it is free
     for _ in range(nodes):
-        if height == 0:
+        if len(stack) == 0:
             break
-        height -= 1
-        fixed = stack[height].copy()
-        ones = (fixed == 1).sum()
-        if ones > budget or ones + (fixed == -1).sum() < budget:
+        fixed = stack.pop()
+        ones, free = np.flatnonzero(fixed == 1), np.flatnonzero(fixed == -1)
+        missing = budget - ones.size
+        if missing < 0 or missing > free.size:
             continue
-        x, bound = _relax(K, fixed, budget)
-        if bound >= least - 1e-9:
+        x = (fixed == 1).astype(np.float64)
+        if missing > 0:
+            even, linear = np.full(free.size, missing / free.size), K[ones][:, free].sum(axis=0)
+            x[free] = solve_convex(K[free][:, free], linear, missing, even, TOLERANCE)
+        if np.dot(x, np.dot(K, x)) * (1.0 - TOLERANCE) >= least - 1e-9:
             continue
         kept = np.argsort(-x)[:budget]
-        value = _value(K, kept)
+        value = K[kept][:, kept].sum()
         if value < least:
             best, least = kept, value
-        branch, middle = -1, INTEGRALITY
-        for i in range(n):
-            fraction = min(x[i], 1.0 - x[i])
-            if fixed[i] == -1 and fraction > middle:
-                branch, middle = i, fraction
-        if branch >= 0:
+        fraction = np.where(fixed == -1, np.minimum(x, 1.0 - x), 0.0)
+        branch = fraction.argmax()
+        if fraction[branch] > INTEGRALITY:
             near = 1 if x[branch] >= 0.5 else 0
-            for last in range(2):  # pushed last, tried first
-                stack[height] = fixed
-                stack[height, branch] = near if last == 1 else 1 - near
-                height += 1
+            for side in (1 - near, near):  # pushed last, tried first
+                child = fixed.copy()
+                child[branch] = side
+                stack.append(child)
     return best
 
 

@@ -16,6 +16,7 @@ average knows that the best partners of a sample tend to resemble each other.
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -48,12 +49,27 @@ class Optimum:
         return max(self.value - self.bound, 0.0) / max(abs(self.value), 1e-12)
 
 
+class _Tree(NamedTuple):
+    """What the compiled search works on: the gram, the set on the path, and what is left to visit."""
+
+    K: Floats
+    diagonal: Floats
+    lows: Floats  # the least similarity of each sample to another one
+    path: Ints  # the samples of the set, in the order in which it grew
+    inside: Bools  # whether a sample is on the path
+    sums: Floats  # row k: similarities of each sample to the first k samples of the path, itself left out
+    off: Floats  # o of the first k samples of the path
+    todo: Ints  # row k, up to left[k]: the samples by which the set of the first k is still to be grown
+    left: Ints
+
+
 @njit(cache=True)
-def _worst(K: Floats, sums: Floats, path: Ints, k: int, j: int) -> bool:
+def _worst(tree: _Tree, k: int, j: int) -> bool:
     """Return whether j is the worst sample of the set of k on the path with j added; of equals, the last one is.
 
     Sums along different paths differ by rounding. So that no set is lost, both are taken where that decides.
     """
+    K, sums, path = tree.K, tree.sums, tree.path
     own = sums[k, j]
     highest, close = own, False
     for t in range(k):
@@ -77,14 +93,14 @@ def _worst(K: Floats, sums: Floats, path: Ints, k: int, j: int) -> bool:
 
 
 @njit(cache=True)
-def _grow(K: Floats, sums: Floats, path: Ints, inside: Bools, k: int, off: float, limit: float, todo: Ints) -> int:
+def _grow(tree: _Tree, k: int, limit: float) -> None:
     """List in todo[k] the samples that keep o at or below `limit` and are the worst of the set of k with them."""
     count = 0
-    for j in range(path[0] + 1 if k == 1 else 0, K.shape[0]):  # of a pair, the second one counts as the worst
-        if not inside[j] and off + 2.0 * sums[k, j] <= limit and _worst(K, sums, path, k, j):
-            todo[k, count] = j
+    for j in range(tree.path[0] + 1 if k == 1 else 0, tree.inside.size):  # of a pair, the second one is the worst
+        if not tree.inside[j] and tree.off[k] + 2.0 * tree.sums[k, j] <= limit and _worst(tree, k, j):
+            tree.todo[k, count] = j
             count += 1
-    return count
+    tree.left[k] = count
 
 
 @njit(cache=True, fastmath=True)
@@ -96,20 +112,9 @@ def _add(K: Floats, sums: Floats, k: int, j: int) -> None:
 
 
 @njit(cache=True, fastmath=True)
-def _pairs(
-    K: Floats,
-    diagonal: Floats,
-    lows: Floats,
-    sums: Floats,
-    path: Ints,
-    k: int,
-    off: float,
-    limit: float,
-    best: float,
-    prices: Floats,
-    maybe: Ints,
-) -> tuple[float, int, int]:
+def _pairs(tree: _Tree, k: int, limit: float, best: float, prices: Floats, maybe: Ints) -> tuple[float, int, int]:
     """Return the least value by two more samples, and them, if it is below `best`; -1 for the samples if not."""
+    K, diagonal, lows, sums, path, off = tree.K, tree.diagonal, tree.lows, tree.sums, tree.path, tree.off[k]
     n = K.shape[0]
     first, second = -1, -1
     base = off
@@ -132,7 +137,7 @@ def _pairs(
         count += (prices[j] + lows[j] < room) & (sums[k, j] <= most)
     for at in range(count):
         a = maybe[at]
-        if not _worst(K, sums, path, k, a):
+        if not _worst(tree, k, a):
             continue
         tail = 1e300
         for b in range(n):
@@ -150,26 +155,9 @@ def _pairs(
 
 
 @njit(cache=True)
-def _search(
-    K: Floats,
-    diagonal: Floats,
-    lows: Floats,
-    floor: float,
-    chosen: Ints,
-    best: float,
-    sums: Floats,
-    path: Ints,
-    inside: Bools,
-    todo: Ints,
-    left: Ints,
-    off: Floats,
-    depth: int,
-    nodes: int,
-) -> tuple[float, int, int]:
-    """Visit up to `nodes` more sets, depth first; return the best value, the depth (-1: all done), the visits.
-
-    The set on the path has `depth` samples; todo[k, :left[k]] are the samples by which its subset of k is to be grown.
-    """
+def _search(tree: _Tree, floor: float, chosen: Ints, best: float, depth: int, nodes: int) -> tuple[float, int, int]:
+    """Visit up to `nodes` more sets, depth first; return the best value, the depth (-1: all done), the visits."""
+    K, sums, path, inside, todo, left, off = tree.K, tree.sums, tree.path, tree.inside, tree.todo, tree.left, tree.off
     n, budget = K.shape[0], chosen.size
     prices, maybe = np.empty(n), np.empty(n + 1, np.int64)
     visited = 0
@@ -189,29 +177,26 @@ def _search(
         _add(K, sums, depth, j)
         path[depth], inside[j] = j, True
         depth += 1
-        off[depth] = grown
-        left[depth] = 0
+        off[depth], left[depth] = grown, 0
         limit = (best - floor) * (depth + 1) * depth / (budget * (budget - 1.0)) + SLACK
         if depth == budget - 2:
-            best, first, second = _pairs(K, diagonal, lows, sums, path, depth, grown, limit, best, prices, maybe)
+            best, first, second = _pairs(tree, depth, limit, best, prices, maybe)
             if first >= 0:
                 chosen[:depth], chosen[depth], chosen[depth + 1] = path[:depth], first, second
         else:
-            left[depth] = _grow(K, sums, path, inside, depth, grown, limit, todo)
+            _grow(tree, depth, limit)
     return best, depth, visited
 
 
-def _open_bound(
-    floor: float, best: float, sums: Floats, todo: Ints, left: Ints, off: Floats, depth: int, budget: int
-) -> float:
+def _open_bound(tree: _Tree, floor: float, best: float, depth: int) -> float:
     """Return the least value that a set still to be visited may lead to."""
-    bound = best
+    budget, bound = len(tree.path), best
     for k in range(1, depth + 1):
-        waiting = todo[k, : left[k]]
+        waiting = tree.todo[k, : tree.left[k]]
         if waiting.size:
-            grown = off[k] + 2.0 * sums[k, waiting].min()
+            grown = tree.off[k] + 2.0 * tree.sums[k, waiting].min()
             bound = min(bound, floor + grown * budget * (budget - 1) / (k * (k + 1)))
-    return bound
+    return min(bound, floor + float(tree.lows.min()) * budget * (budget - 1)) if tree.left[0] else bound
 
 
 def _relaxed_bound(gram: Floats, budget: int) -> float:
@@ -237,30 +222,23 @@ def solve(gram: Floats, budget: int, rng: np.random.Generator, *, time_limit: fl
     chosen, best = search(gram, np.zeros(n), start, default_moves(n, budget) // 4, rng)
     if budget == n:
         return Optimum(chosen, best, best, 0)
-    apart = gram + np.diag(np.full(n, np.inf))
-    diagonal, lows = gram.diagonal().copy(), apart.min(axis=0)
+    diagonal, lows = gram.diagonal().copy(), (gram + np.diag(np.full(n, np.inf))).min(axis=0)
     floor = float(np.sort(diagonal)[:budget].sum())
     if budget == 1:
         return Optimum(np.array([diagonal.argmin()]), floor, floor, n)
-    if budget == 2:
-        none = np.zeros(0, np.int64)
-        best, first, second = _pairs(
-            gram, diagonal, lows, np.zeros((1, n)), none, 0, 0.0, np.inf, np.inf, np.empty(n), np.empty(n + 1, np.int64)
-        )
-        return Optimum(np.array([first, second]), best, best, n)
+    path, inside = np.zeros(budget, np.int64), np.zeros(n, np.bool_)
     sums, off = np.zeros((budget, n)), np.zeros(budget)
     todo, left = np.zeros((budget, n), np.int64), np.zeros(budget, np.int64)
-    path, inside = np.zeros(budget, np.int64), np.zeros(n, np.bool_)
     todo[0], left[0] = np.arange(n), n
+    tree = _Tree(gram, diagonal, lows, path, inside, sums, off, todo, left)
+    if budget == 2:
+        best, first, second = _pairs(tree, 0, np.inf, np.inf, np.empty(n), np.empty(n + 1, np.int64))
+        return Optimum(np.array([first, second]), best, best, n)
     depth, nodes = 0, 0
     while depth >= 0 and time.monotonic() < end:
-        best, depth, visited = _search(
-            gram, diagonal, lows, floor, chosen, best, sums, path, inside, todo, left, off, depth, NODES_PER_SLICE
-        )
+        best, depth, visited = _search(tree, floor, chosen, best, depth, NODES_PER_SLICE)
         nodes += visited
     bound = best
     if depth >= 0:
-        unvisited = _open_bound(floor, best, sums, todo, left, off, depth, budget)
-        pairs = floor + float(lows.min()) * budget * (budget - 1) if left[0] else unvisited
-        bound = min(best, max(min(unvisited, pairs), _relaxed_bound(gram, budget)))
+        bound = min(best, max(_open_bound(tree, floor, best, depth), _relaxed_bound(gram, budget)))
     return Optimum(np.sort(chosen), best, bound, nodes)

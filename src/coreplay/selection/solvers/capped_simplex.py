@@ -90,18 +90,12 @@ def _substitute(L: Floats, b: Floats) -> None:
 @njit(cache=True)
 def _corner(K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: int) -> tuple[Floats, bool]:
     """Return the corner where nothing is free and True if it is the optimum, else y and False."""
-    n = c.size
-    x = np.empty(n)
-    total = 0
-    for i in range(n):
-        x[i] = marks[i]
-        total += marks[i]
-    if total != budget:
+    if marks.sum() != budget:
         return y, False
-    nothing = np.zeros(n)
-    g = times(K, nothing, x) + c + rho * (x - y)
+    x = marks.astype(np.float64)
+    g = times(K, np.zeros(x.size), x) + c + rho * (x - y)
     low, high = np.inf, -np.inf
-    for i in range(n):
+    for i in range(x.size):
         if marks[i] == 0:
             low = min(low, g[i])
         else:
@@ -165,13 +159,9 @@ def _settle(K: Floats, c: Floats, rho: float, y: Floats, marks: Marks, budget: i
 def _mark(x: Floats) -> Marks:
     """Return 0 for the entries at zero, 1 at one, 2 between; in a corner everything is set free to get out of it."""
     marks = np.full(x.size, 2, dtype=np.int8)
-    if not ((x > 0.0) & (x < 1.0)).any():
-        return marks
-    for i in range(x.size):
-        if x[i] <= 0.0:
-            marks[i] = 0
-        elif x[i] >= 1.0:
-            marks[i] = 1
+    if ((x > 0.0) & (x < 1.0)).any():
+        marks[x <= 0.0] = 0
+        marks[x >= 1.0] = 1
     return marks
 
 
@@ -183,9 +173,7 @@ def solve_convex(K: Floats, c: Floats, budget: int, start: Floats, tolerance: fl
     x = start
     if n >= DESCENT_FIRST:  # a step costs less than a hundredth of a factorisation, and finds most of the sets
         x = descend(K, nothing, c, budget, x, tolerance, n // 8)
-    scale = 0.0
-    for i in range(n):
-        scale = max(scale, K[i, i])
+    scale = max(np.diag(K).max(), 0.0)
     if scale == 0.0:  # all gradients are zero: a linear programme, in which only c has a scale
         scale = 1.0
     best, least = x, np.inf
@@ -211,9 +199,6 @@ def solve_convex(K: Floats, c: Floats, budget: int, start: Floats, tolerance: fl
         if settled:
             x = project(y, float(budget))
     return best
-
-
-__all__ = ["Minimum", "minimise", "project"]
 
 
 @dataclass(frozen=True)

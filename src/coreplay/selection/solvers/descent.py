@@ -22,14 +22,8 @@ def project(v: Floats, budget: float) -> Floats:
     [1.0, 0.0, 0.0, 0.0]
     """
     n = v.size
-    total = v[0]
-    low, high = v[0], v[0]
-    for i in range(1, n):
-        total += v[i]
-        low = min(low, v[i])
-        high = max(high, v[i])
-    low -= 1.0
-    tau = min(max((total - budget) / n, low), high)
+    low, high = v.min() - 1.0, v.max()
+    tau = min(max((v.sum() - budget) / n, low), high)
     for _ in range(100):
         total, free = 0.0, 0
         for i in range(n):
@@ -48,10 +42,8 @@ def project(v: Floats, budget: float) -> Floats:
             high = tau
         newton = tau + excess / free if free > 0 else low
         tau = newton if low < newton < high else 0.5 * (low + high)
-    out = np.empty(n)
-    for i in range(n):
-        out[i] = min(max(v[i] - tau, 0.0), 1.0)
-    return out
+    nearest: Floats = np.minimum(np.maximum(v - tau, 0.0), 1.0)
+    return nearest
 
 
 @njit(cache=True)

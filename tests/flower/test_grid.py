@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from coreplay.flower.engine import FlowerEngine, GridEngine
-from coreplay.flower.transport import Outcome
+from coreplay.flower.engine import FlowerEngine
+from coreplay.flower.grid import GridEngine, Outcome
 from coreplay.runtime import prepare
 from coreplay.runtime.requests import MODEL, Contribute, ContributeReply, Settle
 from tests.flower.common import digits
@@ -26,7 +26,7 @@ def test_a_second_node_with_a_client_id_is_refused_while_the_first_is_connected(
     def found():
         said.clear()
         engine.discover(lambda report: said.append(report.text), 0)
-        return dict(engine.transport.nodes)
+        return dict(engine.nodes)
 
     first = nodes.add("one", **{"client-id": "client0"})
     assert found() == {"client0": first}
@@ -44,26 +44,26 @@ def test_a_second_node_with_a_client_id_is_refused_while_the_first_is_connected(
     assert found() == {"client0": rival}  # it takes the place of a client that is gone
 
 
-class Recording:
-    """A transport that notes which clients get the model."""
+class Recording(GridEngine):
+    """An engine that notes which clients get the model, instead of sending anything."""
 
-    timeout = 1.0
+    join_request = register = None
 
-    def carry(self, requests):
-        self.with_model = [client for client, request, _ in requests if MODEL in request.arrays]
+    def _carry(self, requests, timeout):
+        self.with_model = [client for client, _, request, _ in requests if MODEL in request.arrays]
         for client, *_ in requests:
-            yield Outcome(client, ContributeReply()) if client != "cy" else Outcome(client, None, "is not connected")
+            reply = ContributeReply(client=client) if client != "cy" else None
+            yield Outcome(client, 1, reply, "" if reply else "is not connected")
 
 
 def test_each_client_gets_the_model_of_a_coordination_once():
-    transport = Recording()
-    engine = GridEngine(transport, "run", 1.0, 4)
+    engine = Recording(None, "run", quorum=1.0, timeout=1.0, max_in_flight=4, dimension=4)
 
     def with_model(kind, session, clients):
         request = kind(session=session, arrays={MODEL: np.zeros(3)})
         for _ in engine.ask([(client, request) for client in clients], lambda report: None, {}):
             pass
-        return transport.with_model
+        return engine.with_model
 
     assert with_model(Contribute, "one", ["ann", "cy"]) == ["ann", "cy"]
     assert with_model(Contribute, "one", ["ann", "bo", "cy"]) == ["bo", "cy"]

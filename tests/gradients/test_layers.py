@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from coreplay.gradients.problem import select_parameters
-from coreplay.gradients.recorder import Recorder, recording
+from coreplay import gradient_matrix
 from coreplay.gradients.rules import find_rule
 
 IMAGES, SERIES, IDS = (4, 4, 7, 6), (4, 4, 9), (4, 5)
@@ -91,13 +90,23 @@ def test_subclass_with_its_own_forward_has_no_rule(check):
 
 
 def test_no_layer_with_a_rule_goes_the_slow_way(monkeypatch, check):
-    monkeypatch.setattr("coreplay.gradients.per_sample_fallback.torch", None)  # one sample at a time would need it
+    def slow(problem, start, stop, names):
+        assert not names
+        return {}
+
+    monkeypatch.setattr("coreplay.gradients.capture.per_sample_autograd", slow)
+    monkeypatch.setattr("coreplay.gradients.capture.functional_call", None)
     for layer, shape in CASES.values():
         check(layer.double(), squares, torch.randn(shape, dtype=torch.float64))
 
 
 def test_hooks_are_removed():
-    model = nn.Linear(2, 2)
-    with recording(model, Recorder(select_parameters(model, None), 3, True)):
-        assert model._forward_hooks
+    model, hooks = nn.Linear(2, 2), []
+
+    def loss(model, batch):
+        hooks.append(len(model._forward_hooks))
+        return model(batch).sum(1)
+
+    gradient_matrix(model, loss, torch.ones(3, 2))
+    assert 1 in hooks
     assert not model._forward_hooks
