@@ -1,12 +1,11 @@
 """Learning: federated algorithms, continual methods, and the local training that they hook into."""
 
+from coreplay.learning.context import LearningContext, Step
 from coreplay.learning.hooks import (
     Algorithm,
-    LearningContext,
     LearningHook,
     Methods,
     RoundInfo,
-    Step,
     algorithm,
     continual_method,
     continual_methods,

@@ -18,7 +18,8 @@ import numpy as np
 
 from coreplay.array_types import Ints
 from coreplay.data import Samples
-from coreplay.learning.hooks import LearningContext, LearningHook
+from coreplay.learning.context import LearningContext
+from coreplay.learning.hooks import LearningHook
 from coreplay.tasks import batch_rows
 
 

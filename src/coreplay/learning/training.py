@@ -11,21 +11,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from coreplay.data import Samples
 from coreplay.errors import InputError
-from coreplay.learning.hooks import (
-    HookError,
-    LearningContext,
-    Methods,
-    State,
-    Step,
-    checked_state,
-    checked_sums,
-    evaluating,
-    joined,
-    part,
-)
+from coreplay.learning.context import LearningContext, State, Step
+from coreplay.learning.hooks import HookError, Methods, checked_state, checked_sums, joined, part
 from coreplay.learning.parameter_vector import FlatModel
 from coreplay.seeding import generator
-from coreplay.tasks import Task, WeightedSum, batch_rows, view
+from coreplay.tasks import Task, WeightedSum, batch_rows, evaluating, view
 
 
 class Settings(Protocol):

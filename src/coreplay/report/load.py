@@ -17,7 +17,9 @@ from coreplay.runtime.strategy import ALL, NONE
 Key = tuple[int, int]  # seed and sample of clients: what runs are paired by
 Rows = tuple[dict[str, Any], ...]
 # what may differ between runs that are compared
-VARYING: dict[str, Any] = dict.fromkeys(("seed", "baseline", "trackers", "replay", "engine", "plugins"), True)
+VARYING: dict[str, Any] = dict.fromkeys(
+    ("seed", "baseline", "trackers", "replay", "continual", "engine", "plugins"), True
+)
 VARYING["stream"] = {"client_seed"}
 ANY = "any"  # the budget of a strategy that has none
 
@@ -32,7 +34,7 @@ class Finished:
     coordination: Rows
     buffers: Rows
     key: Key  # the seed and the sample of clients
-    label: str  # the strategy with its options
+    label: str  # the strategy and the continual methods, with their options
     budget: str
     score: float  # the metric after the last period, on the test sets of all periods
     forgetting: float  # after the last period; NaN after a single period
@@ -54,7 +56,7 @@ class Finished:
             coordination,
             buffers,
             key=(config.seed, config.stream.client_seed),
-            label=replay.label(),
+            label=config.label(),
             budget=ANY if replay.strategy in (NONE, ALL) else replay.budget_label(),
             score=float(matrix.all_period[-1]),
             forgetting=float(matrix.mean_forgetting()[-1]),

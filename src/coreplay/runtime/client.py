@@ -103,6 +103,10 @@ class PoolGradients:
         """Return GᵀG."""
         return self._cached["gram"]
 
+    def norms(self) -> NDArray[Any]:
+        """Return the lengths of the gradients."""
+        return self._cached["norms"]
+
     def combine(self, x: NDArray[Any]) -> NDArray[Any]:
         """Return Gx."""
         return np.asarray(self._matrix.combine(x))
@@ -203,6 +207,7 @@ class ClientRuntime:
             budget=replay.budget_of(client, pool.offered),
             method=replay.strategy,
             seed=generator(self.config.seed, client, request.period, "selection"),
+            quota=replay.quota,
             **replay.options,
         )
         kept = pool.samples[found.indices]
@@ -313,7 +318,7 @@ class ClientRuntime:
         def cached() -> dict[str, NDArray[Any]]:
             if not path.exists():
                 matrix = build()
-                arrays = {"gram": np.ascontiguousarray(matrix.gram())}
+                arrays = {"gram": np.ascontiguousarray(matrix.gram()), "norms": np.asarray(matrix.norms())}
                 if sketch:
                     arrays["rows"] = np.ascontiguousarray(matrix.rows())
                 with atomic_write(path, durable=False, private=True) as temporary:

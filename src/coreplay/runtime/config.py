@@ -22,6 +22,7 @@ from coreplay.registry import keywords
 from coreplay.runtime.config_toml import explained, flatten, merge, written
 from coreplay.runtime.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.runtime.tracker import check_trackers
+from coreplay.selection.quotas import Quota
 from coreplay.tasks import check_task
 from coreplay.tasks.bert import OF_NEW_MODELS
 from coreplay.validation import Count
@@ -118,6 +119,9 @@ class ReplayConfig(_Part):
     coordination_rounds: int = _field(4, "Number of rounds of a coordination.", "1 to 4", ge=0)
     minimum_pool: int = _field(MINIMUM_POOL, "Smallest pool that is coordinated; smaller ones select alone.", ge=0)
     secure: bool = _field(False, "Secure aggregation: the server sees no individual client's contribution.")
+    quota: Quota = _field(
+        "none", "Groups of which a selector keeps the same number each: none, period or class; or new_old.", "none"
+    )
     mixing: Literal["concatenate", "ratio", "weight"] = _field(
         "concatenate",
         "How training mixes kept samples with new ones: concatenate, ratio (a fraction of each batch) or weight.",
@@ -167,6 +171,10 @@ class ReplayConfig(_Part):
             name += f", {self.coordination_rounds} round{'' if self.coordination_rounds == 1 else 's'}"
             options += [f"minimum_pool={self.minimum_pool}"] if self.minimum_pool != MINIMUM_POOL else []
             options += ["secure"] if self.secure else []
+        for field in ("quota", "mixing", "kept_fraction", "kept_weight", "max_kept_weight", "retrieval"):
+            value = getattr(self, field)
+            if value != type(self).model_fields[field].get_default(call_default_factory=True):
+                options.append(f"{field}={value}")
         return f"{name} ({', '.join(options)})" if options else name
 
     def budget_label(self) -> str:
@@ -290,8 +298,25 @@ class Config(_Part):
         for hook in self.methods().hooks.values():
             hook.check(self.federated)
         check_strategy(self.replay.strategy, self.replay.options)
+        if self.replay.quota != "none" and is_coordinated(self.replay.strategy):
+            raise InputError(
+                f'replay.quota = "{self.replay.quota}" is for selectors: strategy {self.replay.strategy!r} '
+                "chooses jointly from whole pools; set it to none"
+            )
         check_trackers(self.trackers)
         return self
+
+    def label(self) -> str:
+        """Return how tables and figures call what is compared: the strategy and the continual methods.
+
+        >>> Config.make({"continual": {"methods": ["l2"], "options": {"l2": {"strength": 1.0}}}}).label()
+        'corrective, 4 rounds + l2 (strength=1.0)'
+        """
+        found = [self.replay.label()]
+        for name in self.continual.methods:
+            options = ", ".join(f"{key}={value}" for key, value in self.continual.options.get(name, {}).items())
+            found.append(f"{name} ({options})" if options else name)
+        return " + ".join(found)
 
     def methods(self) -> Methods:
         """Return the algorithm and the continual methods of the run."""

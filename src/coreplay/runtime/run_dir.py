@@ -41,7 +41,7 @@ from coreplay.files import (
     write_json,
     write_text,
 )
-from coreplay.learning.hooks import State
+from coreplay.learning.context import State
 from coreplay.learning.parameter_vector import Vector
 from coreplay.plugins import FOLDER as PLUGINS
 from coreplay.plugins import keep_plugins

@@ -17,6 +17,7 @@ from coreplay.errors import InputError
 from coreplay.registry import Registry
 from coreplay.seeding import generator
 from coreplay.selection.pool import Column, HasGram, Pool, make_pool, unit_rows
+from coreplay.selection.quotas import QUOTAS, Quota, groups, part
 from coreplay.validation import whole_number
 
 
@@ -70,6 +71,7 @@ def select(
     new: ArrayLike | None = None,
     seen: int | None = None,
     columns: Mapping[str, Column] | None = None,
+    quota: Quota = "none",
     **options: Any,
 ) -> Ints:
     """Choose `budget` samples of a pool and return their indices, sorted.
@@ -93,6 +95,9 @@ def select(
     columns : mapping of str to (n, ...) array or function, optional
         What else is known of the samples, such as `label`, `arrived` or `losses`; `herding` follows `features` instead
         of the gradients. A function is called only by a method that reads the column; it may return None.
+    quota : str
+        Groups that must keep the same number of samples each, by the same method: "none", "period" (column `arrived`)
+        or "class" (column `label`); "new_old" keeps new and old samples in the numbers of `approximate_uniform`.
     **options
         Options of the method, such as `time_limit=10` for `exact`.
 
@@ -104,11 +109,17 @@ def select(
     [0, 2]
     """
     pool = make_pool(gradients, gram=gram, new=new, seen=seen, columns=columns)
-    return select_from(pool, budget=budget, method=method, seed=seed, **options).indices
+    return select_from(pool, budget=budget, method=method, seed=seed, quota=quota, **options).indices
 
 
 def select_from(
-    pool: Pool, *, budget: int, method: str = DEFAULT_METHOD, seed: int | np.random.Generator = 0, **options: Any
+    pool: Pool,
+    *,
+    budget: int,
+    method: str = DEFAULT_METHOD,
+    seed: int | np.random.Generator = 0,
+    quota: Quota = "none",
+    **options: Any,
 ) -> Selection:
     """Choose from a pool as `select` does, and return weights and details as well.
 
@@ -118,11 +129,26 @@ def select_from(
     """
     function, options = _registry[method], _registry.options(method, options)
     budget = whole_number(budget, "budget", least=1)
+    if quota not in QUOTAS:
+        raise InputError(f"quota must be one of {', '.join(QUOTAS)}: got {quota!r}")
     if budget >= pool.size:
         return Selection(np.arange(pool.size), details={"kept_all": True})
     if not isinstance(seed, np.random.Generator):
         seed = generator(whole_number(seed, "seed", least=0), "select", method)
-    return _checked(function(replace(pool, method=method), budget, seed, **options), method, budget, pool.size)
+    pool = replace(pool, method=method)
+    if quota == "none":
+        return _checked(function(pool, budget, seed, **options), method, budget, pool.size)
+    indices, weights, weighted = [], [], False
+    for rows, many in groups(pool, budget, quota, seed):
+        found = Selection(np.arange(len(rows)))
+        if 0 < many < len(rows):
+            found = _checked(function(part(pool, rows), many, seed, **options), method, many, len(rows))
+        if many:
+            indices.append(rows[found.indices])
+            weights.append(np.ones(many) if found.weights is None else found.weights)
+            weighted |= found.weights is not None
+    together = Selection(np.concatenate(indices), np.concatenate(weights) if weighted else None)
+    return _checked(together, method, budget, pool.size)
 
 
 def _checked(outcome: Any, method: str, budget: int, size: int) -> Selection:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -41,8 +41,9 @@ class Pool:
         How many samples the client saw before this period, kept or not.
     columns : mapping of str to (n, ...) array or function
         Further columns, one row per sample: read them with `column`. A run gives `label`, `arrived` (the period of
-        arrival), `timestamp`, `weight`, `losses` (at the model that was just trained), `features` (of the task, if it
-        has any) and whatever was stored with the samples. A function is called when the column is first read.
+        arrival), `timestamp`, `weight`, `losses` (at the model that was just trained), `norms` (lengths of the
+        gradients), `features` (of the task, if it has any) and whatever was stored with the samples. A function is
+        called when the column is first read.
     method : str
         The selector that the pool is for, which errors name.
     """
@@ -149,8 +150,13 @@ def make_pool(
     else:
         unit = unit_rows(gradients, "gradients")
         size = len(unit)
+    columns = dict(columns or {})
+    if unit is not None:
+        columns.setdefault("norms", partial(np.linalg.norm, gradients, axis=1))
+    elif (norms := getattr(gradients, "norms", None)) is not None:
+        columns.setdefault("norms", norms)
     new = None if new is None else _flags(new, size)
-    pool = Pool(size, unit, given, new, None if seen is None else whole_number(seen, "seen", least=0), columns or {})
+    pool = Pool(size, unit, given, new, None if seen is None else whole_number(seen, "seen", least=0), columns)
     for name, column in pool.columns.items():
         if not callable(column):
             pool.find_column(name)  # a wrong one is refused whatever the method

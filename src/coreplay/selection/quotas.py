@@ -7,7 +7,7 @@ numbers of `approximate_uniform`.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from coreplay.array_types import Bools, Floats, Ints
 from coreplay.selection.pool import Column, HasGram, Pool
 
 Quota = Literal["none", "new_old", "period", "class"]
+QUOTAS: tuple[Quota, ...] = get_args(Quota)
 
 
 class _Part:

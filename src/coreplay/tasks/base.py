@@ -262,7 +262,7 @@ def view(seed: int, number: int) -> int:
 def metric_sum(task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH) -> WeightedSum:
     """Sum the metric's terms over a test set, in evaluation mode, without gradients; the model's mode is restored."""
     total = weight = 0.0
-    with _evaluating(model):
+    with evaluating(model):
         for _, batch in _in_order(task, samples, size):
             total += float(task.metric_terms(task.outputs(model, batch), batch).double().sum())
             weight += float(task.weights(batch).double().sum())
@@ -277,7 +277,7 @@ def evaluate(task: Task, model: nn.Module, samples: Samples, size: int = EVALUAT
 def features(task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH) -> NDArray[Any] | None:
     """Return the feature vectors of samples, one row per sample, in evaluation mode; None if the task has none."""
     rows: NDArray[Any] | None = None
-    with _evaluating(model):
+    with evaluating(model):
         for places, batch in _in_order(task, samples, size):
             found = task.features(model, batch)
             if found is None:
@@ -291,7 +291,7 @@ def features(task: Task, model: nn.Module, samples: Samples, size: int = EVALUAT
 def sample_losses(task: Task, model: nn.Module, samples: Samples, size: int = EVALUATION_BATCH) -> NDArray[np.float64]:
     """Return the loss of each sample, in evaluation mode."""
     found = np.empty(len(samples))
-    with _evaluating(model):
+    with evaluating(model):
         for places, batch in _in_order(task, samples, size):
             found[places] = task.per_sample_loss(model, batch).cpu().numpy()
     return found
@@ -306,7 +306,7 @@ def _in_order(task: Task, samples: Samples, size: int) -> Iterator[tuple[NDArray
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Put a model in evaluation mode, without gradients; afterwards restore its mode."""
     training = model.training
     model.eval()

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from coreplay.learning.hooks import Algorithm, RoundInfo, State, Vector, algorithm
+from coreplay.learning.context import State
+from coreplay.learning.hooks import Algorithm, RoundInfo, Vector, algorithm
 
 
 @algorithm("fedavg")

@@ -16,7 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from coreplay.learning.hooks import Algorithm, LearningContext, RoundInfo, State, Step, Sums, Vector, algorithm
+from coreplay.learning.context import LearningContext, State, Step
+from coreplay.learning.hooks import Algorithm, RoundInfo, Sums, Vector, algorithm
 
 
 @algorithm("feddyn")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coreplay.learning.hooks import Algorithm, NotNegative, RoundInfo, State, Vector, algorithm
+from coreplay.learning.context import State
+from coreplay.learning.hooks import Algorithm, NotNegative, RoundInfo, Vector, algorithm
 
 
 @algorithm("fedavgm")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coreplay.learning.algorithms.fedavg import FedAvg
-from coreplay.learning.hooks import LearningContext, NotNegative, Step, algorithm
+from coreplay.learning.context import LearningContext, Step
+from coreplay.learning.hooks import NotNegative, algorithm
 
 
 @algorithm("fedprox")

@@ -18,17 +18,8 @@ import torch
 from torch import Tensor
 
 from coreplay.errors import InputError
-from coreplay.learning.hooks import (
-    Algorithm,
-    LearningContext,
-    NotNegative,
-    RoundInfo,
-    State,
-    Step,
-    Sums,
-    Vector,
-    algorithm,
-)
+from coreplay.learning.context import LearningContext, State, Step
+from coreplay.learning.hooks import Algorithm, NotNegative, RoundInfo, Sums, Vector, algorithm
 
 
 @algorithm("scaffold")

@@ -24,8 +24,9 @@ from torch.nn import functional
 
 from coreplay.data import Samples
 from coreplay.errors import InputError
+from coreplay.learning.context import LearningContext, Step
 from coreplay.learning.continual.distillation import check_logits
-from coreplay.learning.hooks import HookError, LearningContext, LearningHook, NotNegative, Step, continual_method
+from coreplay.learning.hooks import HookError, LearningHook, NotNegative, continual_method
 from coreplay.tasks import Task
 
 VIEW = 2**62 + 1  # of the stored outputs; training and evaluation never draw it

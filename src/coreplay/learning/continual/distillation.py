@@ -19,16 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from coreplay.errors import InputError
-from coreplay.learning.hooks import (
-    LearningContext,
-    LearningHook,
-    NotNegative,
-    RoundInfo,
-    State,
-    Step,
-    Vector,
-    continual_method,
-)
+from coreplay.learning.context import LearningContext, State, Step
+from coreplay.learning.hooks import LearningHook, NotNegative, RoundInfo, Vector, continual_method
 from coreplay.tasks import Task
 
 

@@ -16,16 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from coreplay.learning.hooks import (
-    LearningContext,
-    LearningHook,
-    NotNegative,
-    State,
-    Step,
-    Sums,
-    Vector,
-    continual_method,
-)
+from coreplay.learning.context import LearningContext, State, Step
+from coreplay.learning.hooks import LearningHook, NotNegative, Sums, Vector, continual_method
 
 
 @continual_method("ewc")

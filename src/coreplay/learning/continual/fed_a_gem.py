@@ -15,17 +15,9 @@ import torch
 from torch import Tensor
 
 from coreplay.data import Samples
+from coreplay.learning.context import LearningContext, State, Step
 from coreplay.learning.continual.gem import new_batches, projected
-from coreplay.learning.hooks import (
-    LearningContext,
-    LearningHook,
-    RoundInfo,
-    State,
-    Step,
-    Sums,
-    Vector,
-    continual_method,
-)
+from coreplay.learning.hooks import LearningHook, RoundInfo, Sums, Vector, continual_method
 
 
 @continual_method("fed_a_gem")

@@ -11,8 +11,9 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from coreplay.learning.context import LearningContext, State, Step
 from coreplay.learning.continual.ewc import EWC
-from coreplay.learning.hooks import LearningContext, RoundInfo, State, Step, Sums, Vector, continual_method
+from coreplay.learning.hooks import RoundInfo, Sums, Vector, continual_method
 
 
 @continual_method("fedcurv")

@@ -18,7 +18,8 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from coreplay.data import Samples
-from coreplay.learning.hooks import LearningContext, LearningHook, Step, continual_method
+from coreplay.learning.context import LearningContext, Step
+from coreplay.learning.hooks import LearningHook, continual_method
 from coreplay.tasks import batch_rows
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coreplay.learning.hooks import LearningContext, LearningHook, NotNegative, Step, continual_method
+from coreplay.learning.context import LearningContext, Step
+from coreplay.learning.hooks import LearningHook, NotNegative, continual_method
 
 
 @continual_method("l2")

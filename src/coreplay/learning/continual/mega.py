@@ -12,8 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from coreplay.data import Samples
+from coreplay.learning.context import LearningContext, Step
 from coreplay.learning.continual.gem import drawn, new_batches
-from coreplay.learning.hooks import LearningContext, LearningHook, NotNegative, Step, continual_method
+from coreplay.learning.hooks import LearningHook, NotNegative, continual_method
 
 
 @continual_method("mega")

@@ -8,7 +8,7 @@ from pydantic import Field
 from coreplay.array_types import Ints
 from coreplay.selection.api import selector
 from coreplay.selection.pool import Pool
-from coreplay.selection.quotas import even_split, groups
+from coreplay.selection.quotas import Quota, even_split, groups
 
 
 @selector("loss_stratified")
@@ -26,11 +26,11 @@ def loss_stratified(
     of the rest are cut into `strata` ranges of equal width, which keep the same number of samples each, at random.
     """
     losses = pool.column("losses")
-    quota = "none" if pool.find_column("arrived") is None else "period"
+    quota: Quota = "none" if pool.find_column("arrived") is None else "period"
     kept = []
     for rows, many in groups(pool, budget, quota, rng):
         rest = rows[np.argsort(losses[rows], kind="stable")][: max(many, len(rows) - int(hardest * len(rows)))]
-        edges = np.linspace(losses[rest].min(), losses[rest].max(), strata + 1)[1:-1] if len(rest) else []
+        edges = np.linspace(losses[rest].min(), losses[rest].max(), strata + 1)[1:-1]
         number = np.searchsorted(edges, losses[rest])
         parts = [rest[number == k] for k in range(strata)]
         shares = even_split(np.array([len(part) for part in parts]), many, rng)
