@@ -8,6 +8,7 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -202,13 +203,12 @@ def test_killed_anywhere_and_resumed_gives_the_same_bits(images, tmp_path):
     assert records(tmp_path / "killed") == records(tmp_path / "whole")
 
 
-class Unseen:
-    """A task in a module that a worker can't import."""
-
-
-def test_a_task_that_workers_can_not_import_is_explained(images):
+def test_a_task_that_workers_can_not_import_is_explained(images, monkeypatch):
+    module = ModuleType("module_of_this_process")
+    module.Unseen = type("Unseen", (), {"__module__": module.__name__})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(InputError, match=r"can't import the task: No module named .* define its class in a module"):
-        ProcessesEngine(images.stream, Unseen(), images.start, workers=1)
+        ProcessesEngine(images.stream, module.Unseen(), images.start, workers=1)
 
 
 SELECTOR = """
