@@ -187,8 +187,8 @@ if __name__ == "__main__":
 
 
 def test_killed_anywhere_and_resumed_gives_the_same_bits(images, tmp_path):
-    settings = digits(federated__rounds=20, engine__workers=2)
-    run(digits(federated__rounds=20, engine__name="serial"), tmp_path / "whole", prepared=images)
+    settings = digits(federated__rounds=10, engine__workers=2)
+    run(digits(federated__rounds=10, engine__name="serial"), tmp_path / "whole", prepared=images)
     (tmp_path / "run.toml").write_text(settings.toml())
     (tmp_path / "program.py").write_text(SCRIPT)
     arguments = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "killed")]
