@@ -8,6 +8,7 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -188,8 +189,8 @@ if __name__ == "__main__":
 
 
 def test_killed_anywhere_and_resumed_gives_the_same_bits(images, tmp_path):
-    settings = digits(federated__rounds=20, engine__workers=2)
-    run(digits(federated__rounds=20, engine__name="serial"), tmp_path / "whole", prepared=images)
+    settings = digits(federated__rounds=10, engine__workers=2)
+    run(digits(federated__rounds=10, engine__name="serial"), tmp_path / "whole", prepared=images)
     (tmp_path / "run.toml").write_text(settings.toml())
     (tmp_path / "program.py").write_text(SCRIPT)
     arguments = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "killed")]
@@ -204,13 +205,12 @@ def test_killed_anywhere_and_resumed_gives_the_same_bits(images, tmp_path):
     assert records(tmp_path / "killed") == records(tmp_path / "whole")
 
 
-class Unseen:
-    """A task in a module that a worker can't import."""
-
-
-def test_a_task_that_workers_can_not_import_is_explained(images):
+def test_a_task_that_workers_can_not_import_is_explained(images, monkeypatch):
+    module = ModuleType("module_of_this_process")
+    module.Unseen = type("Unseen", (), {"__module__": module.__name__})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(InputError, match=r"can't import the task: No module named .* define its class in a module"):
-        ProcessesEngine(images.stream, Unseen(), images.start, workers=1)
+        ProcessesEngine(images.stream, module.Unseen(), images.start, workers=1)
 
 
 SELECTOR = """
