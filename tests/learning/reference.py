@@ -103,7 +103,8 @@ class Client:
 class Run:
     """The loop. `buffers` are chosen by naive_uniform with the library's generator."""
 
-    def __init__(self, things, settings, method, hook):
+    def __init__(self, things, settings, method, hook, public=None):
+        self.public = public
         self.stream, self.task, self.seed, self.hook = things.stream, things.task, settings.seed, hook
         self.method, self.options, self.settings = method, settings.federated, settings
         self.model = self.task.model(self.seed)
@@ -142,7 +143,8 @@ class Run:
         order = int(rng.integers(2**62))
         epoch = period * self.options.rounds + round
         size = self.options.batch_size
-        default = (me.pool[rows] for rows in batch_rows(self.task, me.pool, size, seed=order, epoch=epoch))
+        pool = me.pool if self.public is None else Samples.joined([me.pool, self.public])
+        default = (pool[rows] for rows in batch_rows(self.task, pool, size, seed=order, epoch=epoch))
         me.model.train()
         me.steps = 0
         for given in self.method.batches(me, default):

@@ -5,7 +5,9 @@ import pytest
 from tests.learning import reference
 
 import coreplay
+from coreplay.data import load
 from coreplay.learning import FlatModel
+from coreplay.replay import Store
 from coreplay.runtime import RunFolder, prepare
 
 DIGITS = {
@@ -22,14 +24,14 @@ def things():
     return prepare(coreplay.Config.make(DIGITS))
 
 
-def compared(things, tmp_path, method, hook, changes, tolerance=1e-5):
+def compared(things, tmp_path, method, hook, changes, tolerance=1e-5, public=None):
     """Return the library's last model as a plain vector, after comparing it with the reference's."""
     settings = coreplay.Config.make(DIGITS, changes)
     coreplay.run(settings, tmp_path / "run", prepared=things)
     flat = FlatModel(things.task.model(0))
     flat.load(RunFolder.open(tmp_path / "run").checkpoint().values)
     found = reference.flat(flat.parameters)
-    expected = reference.flat(reference.Run(things, settings, method, hook).model.parameters())
+    expected = reference.flat(reference.Run(things, settings, method, hook, public).model.parameters())
     np.testing.assert_allclose(found, expected, atol=tolerance, rtol=0)
     return found
 
@@ -89,3 +91,16 @@ def test_feddyn_is_its_plain_loop(things, plain, tmp_path):
     changes = {"federated.algorithm": "feddyn", "federated.options": {"alpha": 0.1}}
     found = compared(things, tmp_path, reference.FedDyn(alpha=0.1), "feddyn", changes, tolerance=2e-5)
     assert float((found - plain).abs().max()) > 1e-3
+
+
+def test_public_samples_are_trained_on_by_every_client_and_never_kept(things, plain, tmp_path):
+    """They do not count as samples of a client either: weights of clients are as without them."""
+    options = {"num_clients": 1, "num_periods": 1, "seed": 5, "test": 0.9}
+    public = load("digits", **options).all().replaced(arrived=-1)
+    changes = {"replay.public": {"source": "digits", "options": options}}
+    found = compared(things, tmp_path, reference.Method(), "fedavg", changes, public=public)
+    assert float((found - plain).abs().max()) > 1e-3
+    with Store.open(tmp_path / "run" / "buffers.sqlite") as store:
+        kept = {item.key for client in store.clients() for item in store.load(client).items}
+    assert kept
+    assert not kept & {f"{number:016x}" for number in public.ids.tolist()}

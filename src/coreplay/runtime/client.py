@@ -7,7 +7,7 @@ process.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from coreplay.coordination import ArrayGradients, Client, GradientMatrix, Session
 from coreplay.data import FederatedStream, Samples
+from coreplay.data import load as load_stream
 from coreplay.errors import InputError, RefusedError
 from coreplay.files import atomic_write
 from coreplay.gradients import gradient_matrix, select_parameters
@@ -149,14 +150,24 @@ class ClientRuntime:
         """Train from the request's model, save the hooks' state, and return the change."""
         self.flat.load(request.model)
         pool, now = self.pool(client, request.period), (request.period, request.round)
-        about = (self.flat, self.task, pool.samples, self._methods, self.config.federated, self._turn(client, request))
+        samples = Samples.joined([pool.samples, self._public]) if self.config.replay.public else pool.samples
+        about = (self.flat, self.task, samples, self._methods, self.config.federated, self._turn(client, request))
         found = train(*about, seen=pool.seen, **self._given(client, request, now))
         if found.state:
             self.store.save_state(client, now, save(found.state), request.keep_from)
         change = self.flat.numpy()  # in place of the model, which every request overwrites
         change -= request.model
         arrays = {CHANGE: change} | {name: vector.numpy() for name, vector in found.sums.items()}
-        return TrainReply(samples=found.samples, total=found.loss.total, weight=found.loss.weight, arrays=arrays)
+        return TrainReply(samples=len(pool), total=found.loss.total, weight=found.loss.weight, arrays=arrays)
+
+    @cached_property
+    def _public(self) -> Samples:
+        """The public samples, with the labels of this stream and as if kept from before its first period."""
+        stream = self.config.public_stream()
+        found = load_stream(stream.source, **stream.options).all()
+        names: dict[str | None, int] = {name: k for k, name in enumerate(self.stream.label_names)} | {None: -1}
+        labels = [names.get(label, -1) for label in found.labels]
+        return replace(found, label=np.array(labels), label_names=self.stream.label_names).replaced(arrived=-1)
 
     def _turn(self, client: str, request: Request) -> Turn:
         return Turn(self.config.seed, client, request.period, request.round)

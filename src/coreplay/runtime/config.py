@@ -119,6 +119,9 @@ class ReplayConfig(_Part):
     coordination_rounds: int = _field(4, "Number of rounds of a coordination.", "1 to 4", ge=0)
     minimum_pool: int = _field(MINIMUM_POOL, "Smallest pool that is coordinated; smaller ones select alone.", ge=0)
     secure: bool = _field(False, "Secure aggregation: the server sees no individual client's contribution.")
+    public: dict[str, Any] = _field(
+        {}, "Public samples that every client also trains on: a table with the source and options of a stream.", "none"
+    )
     quota: Quota = _field(
         "none", "Groups of which a selector keeps the same number each: none, period or class; or new_old.", "none"
     )
@@ -171,6 +174,7 @@ class ReplayConfig(_Part):
             name += f", {self.coordination_rounds} round{'' if self.coordination_rounds == 1 else 's'}"
             options += [f"minimum_pool={self.minimum_pool}"] if self.minimum_pool != MINIMUM_POOL else []
             options += ["secure"] if self.secure else []
+        options += ["public samples"] if self.public else []
         for field in ("quota", "mixing", "kept_fraction", "kept_weight", "max_kept_weight", "retrieval"):
             value = getattr(self, field)
             if value != type(self).model_fields[field].get_default(call_default_factory=True):
@@ -298,6 +302,9 @@ class Config(_Part):
         for hook in self.methods().hooks.values():
             hook.check(self.federated)
         check_strategy(self.replay.strategy, self.replay.options)
+        if self.replay.public:
+            public = self.public_stream()
+            check_source(public.source, public.options, complete=self.engine.name != FLOWER)
         if self.replay.quota != "none" and is_coordinated(self.replay.strategy):
             raise InputError(
                 f'replay.quota = "{self.replay.quota}" is for selectors: strategy {self.replay.strategy!r} '
@@ -305,6 +312,13 @@ class Config(_Part):
             )
         check_trackers(self.trackers)
         return self
+
+    def public_stream(self) -> StreamConfig:
+        """Return where the public samples come from."""
+        try:
+            return StreamConfig(**self.replay.public)
+        except ValidationError as error:
+            raise explained(error, StreamConfig, "replay.public") from None
 
     def label(self) -> str:
         """Return how tables and figures call what is compared: the strategy and the continual methods.
