@@ -209,6 +209,21 @@ def test_scaffold_gives_the_same_bits_on_flower_and_on_the_serial_engine(nodes, 
     assert one.state["scaffold.control"].any()
 
 
+def test_methods_together_give_the_same_bits_on_flower_and_on_the_serial_engine(nodes, tmp_path):
+    """SCAFFOLD, distillation, EWC, FedCurv, stored outputs and quotas: states, sums of a period and stored columns."""
+    changes = {"federated__algorithm": "scaffold", "replay__strategy": "polished", "replay__quota": "period"}
+    changes["continual__methods"] = ["distillation", "ewc", "fedcurv", "der_pp"]
+    changes["continual__options"] = {"ewc": {"max_samples": 4}, "fedcurv": {"max_samples": 4}}
+    run(settings(engine__name="serial", **changes), tmp_path / "local")
+    carried_out(nodes, tmp_path, settings(**changes), {})
+    one, two = (RunFolder.open(tmp_path / name).checkpoint() for name in ("run", "local"))
+    np.testing.assert_array_equal(one.values, two.values)
+    assert one.state.keys() == two.state.keys()
+    for name, vector in one.state.items():
+        np.testing.assert_array_equal(vector, two.state[name])
+    assert one.state["fedcurv.precision"].any()
+
+
 def test_flower_gives_the_golden_records(nodes, tmp_path):
     """That a simulation gives what the serial engine gives, with the secure sum: tests/flower/test_simulation.py."""
     given, changes = CASES["relaxation"]
