@@ -120,7 +120,7 @@ class ReplayConfig(_Part):
     minimum_pool: int = _field(MINIMUM_POOL, "Smallest pool that is coordinated; smaller ones select alone.", ge=0)
     secure: bool = _field(False, "Secure aggregation: the server sees no individual client's contribution.")
     quota: Quota = _field(
-        "none", "Groups of which a selector keeps the same number each: none, period or class; or new_old.", "none"
+        "none", "Groups of which a client keeps the same number each: none, period or class; or new_old.", "none"
     )
     mixing: Literal["concatenate", "ratio", "weight"] = _field(
         "concatenate",
@@ -297,12 +297,7 @@ class Config(_Part):
             check_task(self.task.name, self.task.options)
         for hook in self.methods().hooks.values():
             hook.check(self.federated)
-        check_strategy(self.replay.strategy, self.replay.options)
-        if self.replay.quota != "none" and is_coordinated(self.replay.strategy):
-            raise InputError(
-                f'replay.quota = "{self.replay.quota}" is for selectors: strategy {self.replay.strategy!r} '
-                "chooses jointly from whole pools; set it to none"
-            )
+        check_strategy(self.replay.strategy, self.replay.options, self.replay.quota)
         check_trackers(self.trackers)
         return self
 
