@@ -14,9 +14,9 @@ from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
 from coreplay.coordination import Client, Server
-from coreplay.coordination.method import indicator
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients, joint_bound
 from coreplay.runtime.run_dir import versions
+from coreplay.selection.solvers.in_groups import indicator
 
 
 def objective_with_dropouts(

@@ -19,10 +19,10 @@ from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
 from coreplay.coordination import Client, Server
-from coreplay.coordination.method import indicator
 from coreplay.coordination.methods import corrective
 from coreplay.experiments.coordination_study import CoordinationStudy, StudyResult, draw_clients, joint_bound, run
 from coreplay.runtime.run_dir import versions
+from coreplay.selection.solvers.in_groups import indicator
 
 SEEDS, SMALL_SEEDS = (10, 11, 12), (10, 11, 12, 13, 14, 20, 21, 22, 23, 24)
 ROUNDS, MOST = (0, 1, 2, 4, 8, 16), 16

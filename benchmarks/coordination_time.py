@@ -14,16 +14,16 @@ from threadpoolctl import threadpool_limits
 
 from coreplay import coordinate
 from coreplay.coordination import client, messages, method, server
-from coreplay.coordination.methods import alternating, corrective
 from coreplay.experiments.coordination_study import CoordinationStudy, draw_clients
 from coreplay.runtime.run_dir import versions
+from coreplay.selection.solvers import in_groups
 
 PARTS = [
     (method.Candidates, "project", "Gᵀv"),
     (method.Candidates, "combine", "Gx"),
-    (corrective, "polish", "the first, uncoordinated choice"),
-    (corrective, "search", "swap search"),
-    (alternating, "minimise", "convex programme"),
+    (in_groups, "polish", "the first, uncoordinated choice"),
+    (in_groups, "search", "swap search"),
+    (in_groups, "minimise", "convex programme"),
     (messages.Contribution, "to_bytes", "message to bytes"),
     (server.Server, "receive", "server: check and add"),
     (server.Server, "broadcast", "server: mix and broadcast"),

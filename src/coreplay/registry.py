@@ -59,6 +59,8 @@ class Registry(Generic[F]):
             for module in pkgutil.iter_modules(import_module(self._home).__path__):
                 import_module(f"{self._home}.{module.name}")
             self._home = None
+            # tables list them by module, whichever was imported first
+            self._entries = dict(sorted(self._entries.items(), key=lambda item: item[1].__module__))
 
     def register(self, name: str) -> Callable[[F], F]:
         """Decorate a function to make it known under `name`."""

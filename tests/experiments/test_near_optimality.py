@@ -80,7 +80,10 @@ def test_mixtures_are_as_the_appendix_says():
         ({"sizes": (5,)}, "n must be larger than the budget: got 5"),
         ({"sizes": ()}, "n is missing"),
         ({"repeats": 0}, "repeats must be at least 1"),
-        ({"methods": ("fixed_proportion",)}, "needs a buffer from earlier periods"),
+        (
+            {"methods": ("fixed_proportion",)},
+            "nothing else: method 'fixed_proportion' needs to know which samples are new",
+        ),
         ({"methods": ("nonsense",)}, "unknown method"),
     ],
 )

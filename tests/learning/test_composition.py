@@ -94,7 +94,7 @@ def test_clients_that_have_only_a_buffer_take_part_if_asked(tmp_path):
             {"continual.methods": ["ewc"], "continual.options": {"ewc": {"strength": -1.0}}},
             "'strength' of continual method 'ewc': got -1.0: must be at least 0",
         ),
-        ({"replay.public": {"sorce": "digits"}}, "replay.public: sorce.*did you mean .*source"),
+        ({"replay.public": {"sorce": "digits"}}, "replay.public: unknown key 'sorce': did you mean 'source'"),
         ({"replay.public": {"source": "digit"}}, "did you mean 'digits'"),
         ({"continual.methods": ["distilation"]}, "did you mean 'distillation'"),
         (

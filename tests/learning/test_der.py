@@ -64,6 +64,7 @@ def test_the_distance_to_stored_log_probabilities_by_hand(texts):
     client = texts.stream.clients[0]
     samples = texts.stream.samples(client, 0)[:6]
     hook, ctx = der_context(texts, samples, {"top_k": 5, "alpha": 2.0, "beta": 1.0})
+    ctx.model.eval()  # without dropout, as the outputs are stored
     stored = hook.keep(ctx, samples)
 
     def loss():
@@ -75,7 +76,6 @@ def test_the_distance_to_stored_log_probabilities_by_hand(texts):
     assert loss() == pytest.approx(0, abs=1e-5)
     with torch.no_grad():
         ctx.flat.values += 0.1 * torch.randn(ctx.flat.size, generator=torch.Generator().manual_seed(0))
-    ctx.model.eval()
     batch = texts.task.collate(stored, VIEW)
     probabilities = torch.softmax(texts.task.outputs(ctx.model, batch), dim=1).detach().double()
     owners = texts.task.output_rows(batch).tolist()

@@ -59,3 +59,24 @@ def solve_by_clarabel(K, budget, linear):
     P = sp.csc_matrix(np.triu(2 * K))
     x = np.clip(clarabel.DefaultSolver(P, 2 * linear, A, b, cones, settings).solve().x, 0, 1)
     return x @ K @ x + 2 * linear @ x
+
+
+NEEDS = {  # what a selector needs to know besides gradients
+    "approximate_uniform": ("new", "seen"),
+    "balanced": ("new", "seen"),
+    "fixed_proportion": ("new",),
+    "reservoir": ("new", "seen"),
+    "period_balanced": ("arrived",),
+    "class_balanced": ("label",),
+    "bilevel_coreset": ("label",),
+    "loss_stratified": ("losses",),
+}
+
+
+def pool_arguments(method, n):
+    """Tell those methods that care that a third of the pool is old, and the columns that they need."""
+    columns = {"arrived": np.arange(n) % 3, "label": np.arange(n) % 2, "losses": np.linspace(0, 1, n)}
+    given = {"new": np.arange(n) >= n // 3, "seen": 2 * n}
+    needs = NEEDS.get(method, ())
+    found = {name: value for name, value in given.items() if name in needs}
+    return found | {"columns": {name: columns[name] for name in needs if name in columns}}

@@ -5,6 +5,7 @@ import pytest
 
 import coreplay
 from coreplay import InputError
+from tests.selection.problems import pool_arguments
 
 ROWS = np.random.default_rng(0).normal(size=(6, 4))
 
@@ -96,8 +97,7 @@ def test_wrong_input_is_refused(case):
 def test_zero_gradients_are_similar_to_nothing(method):
     rows = np.zeros((8, 3))
     rows[5] = [1, 2, 3]
-    extra = {"new": [True] * 8, "seen": 0} if method in ("approximate_uniform", "fixed_proportion", "balanced") else {}
-    kept = coreplay.select(rows, budget=3, method=method, **extra)
+    kept = coreplay.select(rows, budget=3, method=method, **pool_arguments(method, 8))
     assert len(kept) == 3
     assert coreplay.objective(rows, kept) == pytest.approx(float(5 in kept))
 

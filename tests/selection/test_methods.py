@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 
 import coreplay
 from coreplay.selection import make_pool, select_from
-from tests.selection.problems import KINDS, best_by_enumeration, gradients, gram, problems
+from tests.selection.problems import KINDS, best_by_enumeration, gradients, gram, pool_arguments, problems
 
-HISTORY = {"approximate_uniform", "fixed_proportion", "balanced"}
-
-
-def pool_arguments(method, n):
-    """Tell those methods that care that a third of the pool is old."""
-    arguments = {"new": np.arange(n) >= n // 3} if method in HISTORY else {}
-    return arguments | ({"seen": 2 * n} if method in {"approximate_uniform", "balanced"} else {})
+BY_LENGTH = {"gradient_norm", "gradient_matching"}
 
 
 @pytest.mark.parametrize("method", coreplay.selectors())
@@ -39,13 +33,13 @@ def test_a_selection_is_valid_and_repeatable(method, problem):
     assert kept.tolist() == again.tolist()
 
 
-@pytest.mark.parametrize("method", sorted(set(coreplay.selectors()) - HISTORY))
+@pytest.mark.parametrize("method", sorted(set(coreplay.selectors()) - BY_LENGTH))
 def test_scale_does_not_matter_and_a_gram_is_as_good_as_gradients(method):
-    rows = gradients("clustered", 24, 3)
-    kept = coreplay.select(rows, budget=6, method=method)
+    rows, extra = gradients("clustered", 24, 3), {"budget": 6, "method": method, **pool_arguments(method, 24)}
+    kept = coreplay.select(rows, **extra)
     scaled = rows * np.random.default_rng(0).uniform(0.1, 10, size=(24, 1))
-    assert coreplay.select(scaled, budget=6, method=method).tolist() == kept.tolist()
-    assert coreplay.select(gram=scaled @ scaled.T, budget=6, method=method).tolist() == kept.tolist()
+    assert coreplay.select(scaled, **extra).tolist() == kept.tolist()
+    assert coreplay.select(gram=scaled @ scaled.T, **extra).tolist() == kept.tolist()
 
 
 @pytest.mark.parametrize("method", coreplay.selectors())

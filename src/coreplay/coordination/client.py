@@ -20,13 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from coreplay import codec
 from coreplay.array_types import Floats, Ints
-from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message, max_norm
-from coreplay.coordination.method import Candidates, GradientMatrix, Method, make_method
+from coreplay.coordination.messages import NEVER, Broadcast, Contribution, Message
+from coreplay.coordination.method import Candidates, GradientMatrix, Method, check_quota, make_method
 from coreplay.coordination.secure import ATTEMPTS, SecureClient
 from coreplay.errors import InputError, RefusedError
 from coreplay.seeding import generator
 from coreplay.selection.pool import Column
-from coreplay.selection.solvers.swaps import polish
+from coreplay.selection.quotas import Quota
 from coreplay.validation import whole_number
 
 MINIMUM_POOL = 2
@@ -75,6 +75,13 @@ class Client:
         A client with fewer samples selects alone: the fewer there are, the more a contribution tells about each.
     columns : mapping of str to (n, ...) array or function, optional
         Further columns of the pool, for methods that read them: see `coreplay.selection.Pool`.
+    new : (n,) bool array, optional
+        Which samples are new in this period, for the quota "new_old".
+    seen : int, optional
+        How many samples the client saw in earlier periods, for the quota "new_old".
+    quota : str
+        Groups that must keep the same number of samples each, as in `coreplay.select`. What it leaves to chance is
+        drawn from `seed`, `name` and `period`, so that it is the same whenever the client is made again.
     **options
         Options of the method, if it is given by name.
 
@@ -97,11 +104,25 @@ class Client:
         method: str | Method = "corrective",
         minimum_pool: int = MINIMUM_POOL,
         columns: Mapping[str, Column] | None = None,
+        new: ArrayLike | None = None,
+        seen: int | None = None,
+        quota: Quota = "none",
         **options: Any,
     ) -> None:
         self.name, self.run, self.period = name, run, period
         self.method = make_method(method, **options)
-        self.pool = Candidates(gradients, budget, columns, method if isinstance(method, str) else type(method).__name__)
+        check_quota(quota, self.method)
+        self.pool = Candidates(
+            gradients,
+            budget,
+            columns,
+            method if isinstance(method, str) else type(method).__name__,
+            new=new,
+            seen=seen,
+            quota=quota,
+            target=self.method.target,
+            rng=None if quota == "none" else generator(seed, name, period, "quota"),
+        )
         self._minimum = whole_number(minimum_pool, "minimum_pool", least=0)
         self._generator = generator(seed, name, period, "coordination")
         self._beginning: Any = self._generator.bit_generator.state
@@ -136,17 +157,18 @@ class Client:
 
     def finish(self, broadcast: Broadcast | None = None) -> Ints:
         """Return the samples to keep, as the reply to the last broadcast, or without one from the latest answer."""
-        budget = self.pool.budget
-        if self.pool.size <= budget:
+        if self.pool.size <= self.pool.budget:
             return np.arange(self.pool.size, dtype=np.int64)
         if not self.takes_part:
-            return polish(self.pool.gram, budget, self._rng(0))[0]
+            return self.pool.choose_alone(self._rng(0))
         if broadcast is not None:
             self._heed(broadcast)
-            x = self._reply(broadcast)
+            x, past = self._reply(broadcast), self._past(broadcast.round)
         else:
-            x = self._answers[max(self._answers)] if self._answers else self.method.start(self.pool, self._rng(0))
-        return self.method.round_to_selection(x, budget)
+            rng = self._rng(0)
+            x = self._answers[max(self._answers)] if self._answers else self.method.start(self.pool, rng)
+            past = x[None]
+        return self.method.round_to_selection(x, self.pool, broadcast, past, self._generator)
 
     def state(self) -> bytes:
         """Return what the client must remember between messages, for one that lives in a fresh process each time."""
@@ -204,7 +226,7 @@ class Client:
     def _contribution(self, round: int) -> Contribution:
         basis = max((k for k in self._counted if k < round), default=NEVER)
         x = self._answers[round]
-        change = x if basis == NEVER else x - self._answers[basis]
+        change = x - (self.pool.offset if basis == NEVER else self._answers[basis])
         return Contribution(self.run, self.period, round, self.name, basis, self.pool.combine(change))
 
     def _rng(self, round: int) -> np.random.Generator:
@@ -294,7 +316,7 @@ class Session:
         if secure:
             self._parts["contribution"] = data
             if self._secure is None:
-                bound = max_norm(self.client.pool.budget, found.basis)
+                bound = self.client.method.max_norm(self.client.pool.budget, found.basis)
                 self._secure = SecureClient(self.client.name, found.stamp, bound=bound)
             data = self._secure.advertise().to_bytes()
         return Answer(data, found.basis, len(found.vector))

@@ -91,7 +91,7 @@ class Contribution(Message):
     basis : int
         Round of the client's last counted answer, from which this one is the difference; -1 if there is none.
     vector : (d,) float32 array
-        G(x − x_basis), or Gx without a basis.
+        G(x − x_basis), or Gx without a basis, less the client's part of the target if the method has one.
 
     Examples
     --------
@@ -165,11 +165,6 @@ def as_vector(value: Any) -> Vector:
     if vector.ndim != 1 or vector.dtype.kind not in "fiu":
         raise InputError(f"vector must be flat and of numbers: got shape {vector.shape} and dtype {vector.dtype}")
     return np.ascontiguousarray(vector, dtype="<f4")
-
-
-def max_norm(budget: int, basis: int) -> float:
-    """Return how long a contribution can be: a sum of unit gradients, or the difference of two."""
-    return budget * (1.0 if basis == NEVER else 2.0)
 
 
 class Total:

@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coreplay.array_types import Floats, Ints
-from coreplay.coordination.messages import Broadcast, Vector
+from coreplay.coordination.messages import NEVER, Broadcast, Vector
 from coreplay.errors import InputError
 from coreplay.registry import Registry
+from coreplay.seeding import generator
 from coreplay.selection.pool import Column, HasGram, make_pool, unit_rows
-from coreplay.selection.solvers.swaps import top
+from coreplay.selection.quotas import QUOTAS, Quota, groups
+from coreplay.selection.solvers import in_groups
 from coreplay.validation import whole_number
+
+TARGETS = ("zero", "mean")
 
 
 @runtime_checkable
@@ -64,8 +68,17 @@ class ArrayGradients:
 class Candidates:
     """The `size` samples that a client chooses from: their gradients, what else is known of them, and the `budget`.
 
-    Gradients are an array in any scale or a gradient matrix; `columns` are as in a selector's `Pool`; `method` is the
-    name of the method in errors.
+    Gradients are an array in any scale or a gradient matrix; `columns`, `new` and `seen` are as in a selector's `Pool`;
+    `method` is the name of the method in errors.
+
+    Attributes
+    ----------
+    groups : list of (rows, int)
+        The samples of each group of the quota and how many of them are kept; `rng` draws what the quota leaves to
+        chance. Without a quota the pool is one group. A pool that is kept whole has no other groups either.
+    offset : (n,) array
+        The x that stands for the client's part of the target: the client contributes G(x − offset). It is zero for the
+        target "zero", and for "mean" the budget spread over the pool, evenly or by the column `weight`.
     """
 
     def __init__(
@@ -74,6 +87,12 @@ class Candidates:
         budget: int,
         columns: Mapping[str, Column] | None = None,
         method: str = "",
+        *,
+        new: ArrayLike | None = None,
+        seen: int | None = None,
+        quota: Quota = "none",
+        target: str = "zero",
+        rng: np.random.Generator | None = None,
     ) -> None:
         if isinstance(gradients, HasGram) and not isinstance(gradients, GradientMatrix):
             raise InputError(
@@ -82,7 +101,28 @@ class Candidates:
         self.matrix = gradients if isinstance(gradients, GradientMatrix) else ArrayGradients(gradients)
         self.size = len(self.matrix)
         self.budget = whole_number(budget, "budget", least=1)
-        self._pool = replace(make_pool(self.matrix, columns=columns), method=method)
+        self._pool = replace(make_pool(self.matrix, new=new, seen=seen, columns=columns), method=method)
+        drawn = generator(0, "quota") if rng is None else rng
+        found = groups(self._pool, self.budget, quota if self.size > self.budget else "none", drawn)
+        self.groups = [(rows, many) for rows, many in found if len(rows)]
+        self.offset = self._spread() if target == "mean" else np.zeros(self.size)
+
+    def _spread(self) -> Floats:
+        """Return the budget spread over the pool, evenly or by the column `weight`."""
+        given = self._pool.find_column("weight")
+        weight = np.ones(self.size) if given is None else given.astype(np.float64)
+        if not np.isfinite(weight).all() or weight.min() < 0 or weight.sum() == 0:
+            raise InputError("column 'weight' must be finite, at least 0 and not all 0 for target = \"mean\"")
+        spread: Floats = weight * (min(self.budget, self.size) / weight.sum())
+        return spread
+
+    def choose_alone(self, rng: np.random.Generator) -> Ints:
+        """Return what the client keeps if it knows of no others, sorted."""
+        return in_groups.polish(self.gram, self.linear_alone(), self.groups, rng)
+
+    def linear_alone(self) -> Floats:
+        """Return the c of the client's problem ‖G(x − offset)‖² = xᵀKx + 2cᵀx + const without others."""
+        return 0.0 - self.gram @ self.offset  # and not −0.0 without a target
 
     @property
     def gram(self) -> Floats:
@@ -123,6 +163,12 @@ class Method(ABC):
 
     returns_selections: ClassVar[bool]  # whether answers are selections, so that the server knows the objective
     needs_all_rounds: ClassVar[bool]  # whether `server_step` needs the sums of all rounds or only the latest
+    keeps_quotas: ClassVar[bool] = False  # whether answers and selections have the numbers of `Candidates.groups`
+
+    @property
+    def target(self) -> str:
+        """What the sum of all kept gradients should be near: "zero", or "mean" for that of all pools in proportion."""
+        return "zero"
 
     @abstractmethod
     def start(self, pool: Candidates, rng: np.random.Generator) -> Floats:
@@ -133,16 +179,26 @@ class Method(ABC):
         """Return the client's next x, from those of its own that are in the server's sums.
 
         `past` has one x per round so far, zero if the client never answered: `broadcast.weights @ past` is its part of
-        a mixture of the rounds' sums.
+        a mixture of the rounds' sums. A client that never answered counts in the sums like one that answered
+        `pool.offset`.
         """
 
     @abstractmethod
     def server_step(self, sums: list[Vector], clients: int, previous: Broadcast | None) -> ServerStep:
         """Return what the server sends to all clients after a round."""
 
-    def round_to_selection(self, x: Floats, budget: int) -> Ints:
-        """Return the selection that an x becomes: its largest entries."""
-        return top(x, budget)
+    def round_to_selection(
+        self, x: Floats, pool: Candidates, broadcast: Broadcast | None, past: Floats, rng: np.random.Generator
+    ) -> Ints:
+        """Return the selection that an x becomes: its largest entries, of each group.
+
+        `broadcast` is the one that x replies to, with `past` as for `answer`; None if the client got no last broadcast.
+        """
+        return in_groups.top(x, pool.groups)
+
+    def max_norm(self, budget: int, basis: int) -> float:
+        """Return how long a contribution can be: a sum of unit gradients, its distance to a target, or a difference."""
+        return budget * (1.0 if basis == NEVER and self.target == "zero" else 2.0)
 
 
 _registry: Registry[type[Method]] = Registry("coordination method", "coreplay.coordination.methods")
@@ -158,22 +214,25 @@ def coordination_methods() -> dict[str, str]:
     return _registry.descriptions()
 
 
+def check_target(target: str) -> None:
+    """Raise an `InputError` for a target that is not known."""
+    if target not in TARGETS:
+        raise InputError(f"target must be one of {', '.join(TARGETS)}: got {target!r}")
+
+
+def check_quota(quota: str, method: Method) -> None:
+    """Raise an `InputError` for a quota that is not known, or that the method does not keep."""
+    if quota not in QUOTAS:
+        raise InputError(f"quota must be one of {', '.join(QUOTAS)}: got {quota!r}")
+    if quota != "none" and not method.keeps_quotas:
+        raise InputError(f"quota must be none for {type(method).__name__}, which does not keep quotas: got {quota!r}")
+
+
 def make_method(method: str | Method, **options: Any) -> Method:
     """Return the method of this name with these options; a `Method` as it is.
 
     >>> make_method("alternating", diagonal="zero")
-    Alternating(diagonal='zero')
+    Alternating(diagonal='zero', target='zero', rounding='top')
     """
     made: Method = _registry.make(method, options) if isinstance(method, str) else method
     return made
-
-
-def indicator(chosen: Ints, size: int) -> Floats:
-    """Return the x of a selection: 1 for the samples that were chosen, else 0.
-
-    >>> indicator(np.array([0, 2]), 3).tolist()
-    [1.0, 0.0, 1.0]
-    """
-    x = np.zeros(size)
-    x[chosen] = 1.0
-    return x

@@ -10,10 +10,13 @@ from numpy.typing import ArrayLike
 from coreplay.array_types import Ints
 from coreplay.coordination.client import MINIMUM_POOL, Answer, Client, Session
 from coreplay.coordination.messages import NEVER, Broadcast, Stamp
-from coreplay.coordination.method import GradientMatrix, indicator, make_method
+from coreplay.coordination.method import GradientMatrix, check_quota, make_method
 from coreplay.coordination.secure import ImpossibleSumError, add_securely
 from coreplay.coordination.server import Receipt, RoundResult, Server
 from coreplay.errors import InputError
+from coreplay.selection.pool import Column
+from coreplay.selection.quotas import Quota
+from coreplay.selection.solvers.in_groups import indicator
 from coreplay.validation import whole_number
 
 RUN = "coordinate"
@@ -131,7 +134,8 @@ class Coordination:
     selections : list of arrays
         Sorted indices that each client keeps.
     objective : float
-        ‖Σ selected unit gradients‖² over all clients, equation (6) of the paper on the integer selections.
+        ‖Σ selected unit gradients‖² over all clients, equation (6) of the paper on the integer selections; with target
+        "mean" the squared distance between that sum and the target.
     history : list of RoundResult
         One entry per round.
     bytes_up : int
@@ -159,6 +163,10 @@ def coordinate(
     *,
     minimum_pool: int = MINIMUM_POOL,
     secure: bool = False,
+    quota: Quota = "none",
+    columns: Sequence[Mapping[str, Column]] | None = None,
+    new: Sequence[ArrayLike] | None = None,
+    seen: Sequence[int] | None = None,
     **options: Any,
 ) -> Coordination:
     """Let clients choose jointly which samples to keep, exchanging only sums.
@@ -179,8 +187,18 @@ def coordinate(
         A client with fewer samples selects alone.
     secure : bool
         Whether the server learns only sums of contributions.
+    quota : str
+        Groups of which each client must keep the same number of samples: "none", "period" (column `arrived`) or
+        "class" (column `label`); "new_old" keeps new and old samples in the numbers of `approximate_uniform`.
+    columns : list of mappings of str to (n, ...) array or function, optional
+        What else is known of each client's samples.
+    new : list of (n,) bool arrays, optional
+        Which samples of each client are new in this period, for the quota "new_old".
+    seen : list of int, optional
+        How many samples each client saw in earlier periods, for the quota "new_old".
     **options
-        Options of the method, such as ``diagonal="zero"`` for "alternating".
+        Options of the method, such as ``target="mean"``: the sum of all kept gradients should be near that of all
+        pools, each in proportion to its budget, instead of near zero.
 
     Examples
     --------
@@ -193,10 +211,13 @@ def coordinate(
         raise InputError("clients must be a list, one entry per client: got a single one; pass [clients]")
     rounds, seed = whole_number(rounds, "rounds", least=0), whole_number(seed, "seed", least=0)
     made = make_method(method, **options)
+    check_quota(quota, made)
+    shared: dict[str, Any] = {"run": RUN, "seed": seed, "method": made, "minimum_pool": minimum_pool, "quota": quota}
+    known = _by_client({"columns": columns, "new": new, "seen": seen}, len(clients))
     everyone: list[Client] = []
     for k, (gradients, budget) in enumerate(zip(clients, _budgets(budgets, len(clients)), strict=True)):
         try:
-            client = Client(str(k), gradients, budget, run=RUN, seed=seed, method=made, minimum_pool=minimum_pool)
+            client = Client(str(k), gradients, budget, **shared, **known[k])
         except InputError as error:
             raise InputError(f"clients[{k}]: {error}") from None
         everyone.append(client)
@@ -212,7 +233,8 @@ def coordinate(
     selections = [client.finish(last) for client in everyone]
     total = np.zeros(dimension)
     for client, kept in zip(everyone, selections, strict=True):
-        total += np.asarray(client.pool.matrix.combine(indicator(kept, client.pool.size)), dtype=np.float64)
+        x = indicator(kept, client.pool.size) - client.pool.offset
+        total += np.asarray(client.pool.matrix.combine(x), dtype=np.float64)
     return Coordination(
         selections=selections,
         objective=float(np.dot(total, total)),
@@ -255,3 +277,16 @@ def _budgets(budgets: Any, clients: int) -> list[int]:
             raise InputError(f"budgets must have one entry per client: got {len(budgets)} for {clients} clients")
         return [whole_number(budget, "budget", least=1) for budget in budgets]
     return [whole_number(budgets, "budgets", least=1)] * clients
+
+
+def _by_client(given: Mapping[str, Sequence[Any] | None], clients: int) -> list[dict[str, Any]]:
+    """Return what was given of each client, from lists with one entry per client."""
+    found: list[dict[str, Any]] = [{} for _ in range(clients)]
+    for name, values in given.items():
+        if values is None:
+            continue
+        if not isinstance(values, Sequence | np.ndarray) or len(values) != clients:
+            raise InputError(f"{name} must be a list with one entry per client, {clients} in all: got {values!r:.80}")
+        for entry, value in zip(found, values, strict=True):
+            entry[name] = value
+    return found

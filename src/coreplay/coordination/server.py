@@ -21,7 +21,6 @@ from coreplay.coordination.messages import (
     Contribution,
     Total,
     Vector,
-    max_norm,
     norm,
     products,
 )
@@ -48,6 +47,7 @@ class Receipt:
 class RoundResult:
     """One closed round: the number of answers, and the objectives ‖Σ G_m x_m‖² that the server knows from the sum.
 
+    With target "mean" objectives are squared distances to the target.
     `relaxed` is that of the point x that the method has reached (alternating: the sum itself; corrective: the best
     mixture of the rounds' sums), `integer` that of the answers if they are selections. The bytes are those of all
     clients together. It does not have the replies to the last broadcast: the server does not learn them.
@@ -68,7 +68,7 @@ class Server:
     Parameters
     ----------
     budgets : mapping
-        Budget of each client that takes part, by name: the largest norm of its contributions.
+        Budget of each client that takes part, by name, which limits the norm of its contributions.
     dimension : int
         Length of a contribution.
     rounds : int
@@ -171,7 +171,7 @@ class Server:
 
     def bound(self, client: str) -> float:
         """Return the largest norm of the client's next contribution."""
-        return max_norm(self.budgets[client], self.counted[client])
+        return self.method.max_norm(self.budgets[client], self.counted[client])
 
     def broadcast(self) -> Broadcast:
         """Close the round and return the message to all clients; when done, the final one again."""

@@ -33,7 +33,6 @@ Floats = NDArray[np.float64]
 
 MIXTURES = ("literal", "uncentred")
 # on a pool of new samples only, the first two equal naive_uniform and the last equals polished
-NEEDS_HISTORY = ("approximate_uniform", "fixed_proportion", "balanced")
 CHUNK = 100  # repeats per task of a worker process
 
 
@@ -60,13 +59,22 @@ class NearOptimality:
         for n in self.sizes:
             if whole_number(n, "n", least=2) <= self.budget:
                 raise InputError(f"n must be larger than the budget: got {n} for a budget of {self.budget}")
-        chosen = self.methods or tuple(m for m in selectors() if m != "exact" and m not in NEEDS_HISTORY)
+        chosen = self.methods or tuple(m for m in selectors() if m != "exact" and _refusal(m) is None)
         for method in chosen:
             check_method(method, {})
-            if method in NEEDS_HISTORY:
-                raise InputError(f"method {method!r} needs a buffer from earlier periods: leave it out here")
+            if refusal := _refusal(method):
+                raise InputError(f"this experiment draws gradients and nothing else: {refusal}")
         object.__setattr__(self, "methods", chosen)
         object.__setattr__(self, "sizes", tuple(dict.fromkeys(self.sizes)))
+
+
+def _refusal(method: str) -> str | None:
+    """Return why a selector can't choose by gradients alone; None if it can."""
+    try:
+        select(gram=np.eye(3), budget=1, method=method)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class LearningContext:
             return self.task.outputs(self.model, batch)
 
     def fisher(self, most: int) -> Tensor:
-        """Return the mean squared gradient of at most so many samples of the pool, drawn at random.
+        """Return the mean squared gradient of at most `most` samples of the pool, drawn at random.
 
         It is the diagonal of the empirical Fisher information.
         """

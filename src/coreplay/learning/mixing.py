@@ -62,7 +62,7 @@ class Mixing(LearningHook):
             yield Samples.joined([batch, kept[chosen]])
 
     def _interfered(self, ctx: LearningContext, batch: Samples, kept: Samples, count: int) -> Ints:
-        """Return the candidates whose loss a step on the batch raises most."""
+        """Return the candidates whose loss rises most by a step on the batch."""
         rows = ctx.rng.choice(len(kept), min(self.retrieval_candidates, len(kept)), replace=False)
         if len(rows) <= count:
             return rows

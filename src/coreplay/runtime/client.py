@@ -274,6 +274,9 @@ class ClientRuntime:
                 method=replay.strategy,
                 minimum_pool=replay.minimum_pool,
                 columns=self._columns(pool, request.model),
+                new=pool.new,
+                seen=pool.seen,
+                quota=replay.quota,
                 **replay.options,
             )
 

@@ -123,7 +123,7 @@ class ReplayConfig(_Part):
         {}, "Public samples that every client also trains on: a table with the source and options of a stream.", "none"
     )
     quota: Quota = _field(
-        "none", "Groups of which a selector keeps the same number each: none, period or class; or new_old.", "none"
+        "none", "Groups of which a client keeps the same number each: none, period or class; or new_old.", "none"
     )
     mixing: Literal["concatenate", "ratio", "weight"] = _field(
         "concatenate",
@@ -301,15 +301,10 @@ class Config(_Part):
             check_task(self.task.name, self.task.options)
         for hook in self.methods().hooks.values():
             hook.check(self.federated)
-        check_strategy(self.replay.strategy, self.replay.options)
+        check_strategy(self.replay.strategy, self.replay.options, self.replay.quota)
         if self.replay.public:
             public = self.public_stream()
             check_source(public.source, public.options, complete=self.engine.name != FLOWER)
-        if self.replay.quota != "none" and is_coordinated(self.replay.strategy):
-            raise InputError(
-                f'replay.quota = "{self.replay.quota}" is for selectors: strategy {self.replay.strategy!r} '
-                "chooses jointly from whole pools; set it to none"
-            )
         check_trackers(self.trackers)
         return self
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from coreplay.coordination import coordination_methods, make_method
+from coreplay.coordination.method import check_quota
 from coreplay.errors import unknown
 from coreplay.selection import check_method, selectors
 
@@ -24,14 +25,14 @@ def is_coordinated(strategy: str) -> bool:
     return strategy in coordination_methods()
 
 
-def check_strategy(strategy: str, options: dict[str, Any]) -> None:
-    """Raise an `InputError` for an unknown strategy, or an option that it does not have."""
+def check_strategy(strategy: str, options: dict[str, Any], quota: str = "none") -> None:
+    """Raise an `InputError` for an unknown strategy, or an option or a quota that it does not have."""
     if strategy not in strategies():
         raise unknown("strategy", strategy, strategies())
     if strategy in (NONE, ALL):
         if options:
             raise unknown("option", next(iter(options)), [], of=f" of strategy {strategy!r}")
     elif is_coordinated(strategy):
-        make_method(strategy, **options)
+        check_quota(quota, make_method(strategy, **options))
     else:
         check_method(strategy, options)

@@ -30,6 +30,9 @@ Where all clients have a direction in common, all would turn at once whatever κ
 share of y: a client whose reply gains ⟨y, G(x̄ − x)⟩ > ‖y‖² / M takes it with the probability that makes that its share
 in the mean, and else stays with its last answer; one that has none yet takes it. In the first round, where x̄ is the
 last answer, the sum of all gains is then at most ‖y‖² in the mean: along y nobody overshoots.
+
+With a target t = Σ_m G_m s_m the polytopes are moved by it: sums and y are those of G(x − s), and a client that has not
+answered has x̄ = s. Nothing else changes.
 """
 
 import math
@@ -40,10 +43,11 @@ import numpy as np
 
 from coreplay.array_types import Floats
 from coreplay.coordination.messages import Broadcast, Vector, mixture, norm, products
-from coreplay.coordination.method import Candidates, Method, ServerStep, coordination_method, indicator
+from coreplay.coordination.method import Candidates, Method, ServerStep, check_target, coordination_method
 from coreplay.errors import InputError
 from coreplay.selection import minimise
-from coreplay.selection.solvers.swaps import polish, search, top
+from coreplay.selection.solvers import in_groups
+from coreplay.selection.solvers.in_groups import indicator
 
 FEW = 15  # with about this number of clients or fewer, κ starts below √M
 DAMPING = 0.15  # t / κ_1: how slowly the broadcast follows the best mixture
@@ -56,14 +60,26 @@ MOVES = 20  # tabu moves of a client's search
 @coordination_method("corrective")
 @dataclass(frozen=True, kw_only=True)
 class Corrective(Method):
-    """Answer with selections, mix the rounds' sums optimally and move a part of the way there: the default."""
+    """Answer with selections, mix the rounds' sums optimally and move a part of the way there: the default.
 
+    Parameters
+    ----------
+    target : "zero" or "mean"
+        Whether the sum of all kept gradients should be small (the paper), or near that of all pools in proportion.
+    """
+
+    target: str = "zero"
     returns_selections: ClassVar[bool] = True
     needs_all_rounds: ClassVar[bool] = True
+    keeps_quotas: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_target(self.target)
 
     def start(self, pool: Candidates, rng: np.random.Generator) -> Floats:
-        """Select alone, as the selector `polished` does."""
-        return indicator(polish(pool.gram, pool.budget, rng)[0], pool.size)
+        """Select alone, as the selector `polished` does if there is no target."""
+        return indicator(pool.choose_alone(rng), pool.size)
 
     def answer(self, pool: Candidates, broadcast: Broadcast, past: Floats, rng: np.random.Generator) -> Floats:
         """Select what replies best to the broadcast."""
@@ -71,8 +87,9 @@ class Corrective(Method):
         if not broadcast.weights or kappa < 1:
             raise InputError("broadcast is not of method 'corrective': it needs weights and a kappa of at least 1")
         prices = pool.project(broadcast.vector)
-        own = np.asarray(broadcast.weights) @ past
-        chosen, _ = search(pool.gram, prices / kappa - pool.gram @ own, top(-prices, pool.budget), MOVES, rng)
+        own = np.asarray(broadcast.weights) @ past if past[-1].any() else pool.offset
+        linear = prices / kappa - pool.gram @ own
+        chosen = in_groups.search(pool.gram, linear, pool.groups, in_groups.top(-prices, pool.groups), MOVES, rng)
         x = indicator(chosen, pool.size)
         gain, share = float(prices @ (own - x)), norm(broadcast.vector) ** 2 / broadcast.clients
         stays = gain > share and rng.random() * gain >= share

@@ -6,7 +6,7 @@ When a sample is kept, the model's outputs for it are stored with it. A step's l
 
 with z the stored and s the current logits, and kept samples count beta times in the plain loss (DER: 0, DER++: 0.5).
 
-For language models a row of logits per masked position would be far too large. There the masks are those of one fixed
+The logits of each masked position of a language model would be far too large. There the masks are those of one fixed
 view, the `top_k` largest log-probabilities are stored, and the distance is KL(stored ‖ current) over these pieces and
 the remaining mass as one more piece. A sample then takes 8 · top_k · positions bytes, where positions is the largest
 number of masked pieces in a sample.

@@ -31,7 +31,7 @@ def new_batches(ctx: LearningContext) -> Iterator[Samples]:
 
 
 def drawn(ctx: LearningContext, samples: Samples, most: int) -> Samples:
-    """Return at most so many of some samples, drawn at random."""
+    """Return at most `most` of some samples, drawn at random."""
     if len(samples) <= most:
         return samples
     return samples[np.sort(ctx.rng.choice(len(samples), most, replace=False))]
