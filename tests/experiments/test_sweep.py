@@ -98,6 +98,20 @@ def test_what_chooses_nothing_is_there_once_whatever_the_grid_says_of_choosing()
         ({"strategies": ["none"], "budgets": [0]}, "budgets.0 = 0: must be at least 1"),
         ({"strategies": ["none"], "budgets": ["7"]}, "budgets.0 = '7'"),
         ({"strategies": ["none"], "seeds": [True]}, "seeds.0 = True"),
+        ({"strategies": [{"strategy": "none", "continual": "ewc"}]}, "strategies: continual (a list of methods"),
+        ({"strategies": [{"strategy": "none", "continual": {"ewc": 3}}]}, "strategies: continual (a list of methods"),
+        ({"strategies": [{"strategy": "none", "continual": ["distilation"]}]}, "did you mean 'distillation'"),
+        (
+            {
+                "strategies": [{"strategy": "none", "continual": ["l2"]}],
+                "run": {"continual": {"options": {"ewc": {"strength": 1.0}}}},
+            },
+            "run.continual.options.ewc are options of a method that no strategy names",
+        ),
+        (
+            {"strategies": [{"strategy": "none", "continual": []}], "grid": {"continual.methods": [["ewc"]]}},
+            "grid.continual.methods is also set",
+        ),
         ({"strategies": [3]}, "strategies contains 3: strategies must be names, or tables"),
         (
             {"strategies": ["none"], "grid": {"federated": {"learning_rate": [0.1]}}},
@@ -159,6 +173,29 @@ def test_runs_of_a_sweep_are_those_of_run(whole, tmp_path):
     alone = planned.config.model_copy(update={"engine": planned.config.engine.model_copy(update={"name": "serial"})})
     run(alone, tmp_path / "alone")
     assert contents(tmp_path / "alone") == contents(folder / "runs" / planned.name)
+
+
+def test_strategies_may_name_continual_methods_and_share_the_first_period(in_process, tmp_path):
+    later = ["distillation", "der", "fedcurv", "fed_a_gem", "interpolation", "ewc", "l2"]
+    named = [{"strategy": "naive_uniform", "continual": [name]} for name in later]
+    average = {"distillation": {"teacher": "average"}}
+    run_options = {"continual": {"options": {"ewc": {"strength": 3.0}}}}
+    plan = {
+        "strategies": ["none", *named, {"strategy": "none", "continual": average}],
+        "run": TINY | run_options,
+    }
+    status = SweepStatus(Sweep.make(plan).runs)
+    run_sweep(status, tmp_path / "sweep", workers=1)
+    assert status.failures() == {}
+    assert len(list((tmp_path / "sweep/first").iterdir())) == 1
+    assert [planned.name for planned in status.runs][:2] == ["none-seed0", "naive_uniform-distillation-2-seed0"]
+    strengths = [planned.config.continual.options for planned in status.runs if planned.config.continual.options]
+    assert strengths == [{"ewc": {"strength": 3.0}}, average]
+    for planned in status.runs:
+        run(planned.config, tmp_path / planned.name)
+        alone, shared = Run.load(tmp_path / planned.name), Run.load(tmp_path / "sweep/runs" / planned.name)
+        for name in ("metrics", "bytes_up", "bytes_down"):
+            assert alone.summary[name] == shared.summary[name], planned.name
 
 
 def test_what_is_finished_is_not_done_again_and_more_may_be_added(whole, in_process, tmp_path):

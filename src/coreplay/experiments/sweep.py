@@ -31,7 +31,9 @@ from coreplay.validation import check_value
 
 PLAN = "sweep.toml"  # the plan, in the folder of a sweep
 MAX_RUNS = 10_000
-LATER = {"replay", "gradients", "engine", "baseline", "trackers", "plugins"}  # what does not affect the first period
+CONTINUAL = "continual"
+# what does not affect the first period; continual methods may, see `Planned.first`
+LATER = {"continual", "replay", "gradients", "engine", "baseline", "trackers", "plugins"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Planned:
     def first(self) -> str:
         """A digest that is equal for runs with the same first period."""
         given = self.config.model_dump(mode="json", exclude=LATER)
+        hooks, continual = self.config.methods().during(0).hooks, self.config.continual
+        given["continual"] = {name: continual.options.get(name, {}) for name in continual.methods if name in hooks}
         return _digest(
             [given, self.config.engine.aggregation_groups, *sorted(plugin_sources(self.config.plugins).values())]
         )
@@ -69,7 +73,8 @@ class Sweep(BaseModel):
 
     strategies: list[str | dict[str, Any]] = Field(
         default_factory=list,
-        description="Names, or tables of [replay] options such as strategy and coordination_rounds.",
+        description="Names, or tables of [replay] options such as strategy and coordination_rounds. There `continual` "
+        "names continual methods, in a list or a table with the options of each.",
     )
     budgets: list[Annotated[int, Field(strict=True, ge=1)]] = Field(
         default_factory=list, description="Budgets; by default the budget of [run]."
@@ -137,6 +142,7 @@ class Sweep(BaseModel):
         """Return the options that the grid cannot set because the other lists do."""
         tables = [given for given in self.strategies if isinstance(given, dict)]
         taken = {"seed", "replay.strategy"} | {f"replay.{name}" for table in tables for name in table}
+        taken |= {"continual.methods", "continual.options"} if any(CONTINUAL in table for table in tables) else set()
         return taken | ({"replay.budget", "replay.budget_fraction"} if self.budgets else set())
 
     @cached_property
@@ -144,8 +150,23 @@ class Sweep(BaseModel):
         """All runs, seed by seed."""
         return tuple(self._planned())
 
-    def _config(self, changes: Mapping[str, Any]) -> Config:
-        return Config.make(self.run, changes, plugins=self.plugins)
+    def _continual(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the table [continual] of a strategy, with those options of [run] that are for its methods."""
+        usual, tables = self.run.get(CONTINUAL, {}), [t for t in self.strategies if isinstance(t, dict)]
+        named = [t[CONTINUAL] for t in tables if CONTINUAL in t]
+        if not named or not isinstance(usual, Mapping):
+            return {}  # as [run] says
+        kinds, what = list[str] | dict[str, dict[str, Any]], "a list of methods, or a table with the options of each"
+        for given in named:
+            check_value(given, kinds, f"strategies: continual ({what})")
+        shared, methods = usual.get("options", {}), usual.get("methods", [])
+        for name in shared:
+            if not any(name in given for given in (methods, *named)):
+                raise InputError(f"run.continual.options.{name} are options of a method that no strategy names")
+        own = table.get(CONTINUAL, methods)
+        options = {name: {**shared.get(name, {}), **(own[name] if isinstance(own, dict) else {})} for name in own}
+        found = {"methods": list(own), "options": {name: value for name, value in options.items() if value}}
+        return {CONTINUAL: found}
 
     def toml(self, plugins: list[str]) -> str:
         """Return the sweep as TOML, with these names of its plugins."""
@@ -156,21 +177,23 @@ class Sweep(BaseModel):
         for seed, values in product(self.seeds, product(*self.grid.values())):
             others = dict(zip(self.grid, values, strict=True))
             common = {"seed": seed} | others
-            if self._config(common).stream.num_clients is not None:
+            if Config.make(self.run | self._continual({}), common, plugins=self.plugins).stream.num_clients is not None:
                 common = {"stream.client_seed": seed} | common
             for given in self.strategies:
-                replay = {"strategy": given} if isinstance(given, str) else given
+                table: dict[str, Any] = {"strategy": given} if isinstance(given, str) else given
+                replay = {name: value for name, value in table.items() if name != CONTINUAL}
                 reference = replay.get("strategy") in (NONE, ALL)
                 ignored = [name for name in others if reference and name.startswith("replay.")]
                 if any(others[name] != self.grid[name][0] for name in ignored):
                     continue  # the strategy ignores this option: run it once
                 changes = common | {f"replay.{name}": value for name, value in replay.items()}
+                run = self.run | self._continual(table)
                 fixed = "budget" in replay or "budget_fraction" in replay or reference
                 budgets: list[int | None] = [None] if fixed or not self.budgets else [*self.budgets]
                 for budget in budgets:
                     own = {} if budget is None else {"replay.budget": budget, "replay.budget_fraction": None}
                     shown = {name: value for name, value in others.items() if name not in ignored}
-                    yield _named(self._config(changes | own), replay, shown)
+                    yield _named(Config.make(run, changes | own, plugins=self.plugins), table, shown)
 
 
 def _check_shapes(data: Mapping[str, Any], where: str) -> None:
@@ -195,15 +218,23 @@ def _named(config: Config, given: Mapping[str, Any], others: Mapping[str, Any]) 
     more = {
         name: value
         for name, value in given.items()
-        if name not in ("strategy", "coordination_rounds", "budget", "budget_fraction")
+        if name not in ("strategy", "coordination_rounds", "budget", "budget_fraction", CONTINUAL)
     }
     strategy += "".join(f"-{_written(name, value)}" for name, value in more.items())
+    if CONTINUAL in given:
+        strategy += "".join(
+            f"-{_method(name, config.continual.options.get(name))}" for name in config.continual.methods
+        )
     budget = f"{replay.budget_fraction:g}" if replay.budget_fraction else str(replay.budget)
     if replay.strategy in (NONE, ALL):
         budget = ""
     rest = [_written(name.rpartition(".")[2], value) for name, value in others.items()]
     name = "-".join(filter(None, [strategy, budget, *rest, f"seed{config.seed}"]))
-    return Planned(name, " ".join([replay.label(), *rest]), replay.budget_label() if budget else "", config)
+    return Planned(name, " ".join([config.label(), *rest]), replay.budget_label() if budget else "", config)
+
+
+def _method(name: str, options: Mapping[str, Any] | None) -> str:
+    return _written(name, options) if options else name
 
 
 def _written(name: str, value: Any) -> str:

@@ -14,6 +14,7 @@ clients answer `finish_period`, and buffers are filled.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -59,6 +60,9 @@ class LearningHook:
 
     Attributes
     ----------
+    from_period : int
+        The first period in whose rounds the hook takes part. It is 1 for a method that has nothing to do where nothing
+        can be forgotten yet; the runs of a sweep then share their first period.
     needs_period_start : bool
         Send the model of the period's start to clients with every training request.
     keeps_state : bool
@@ -72,6 +76,7 @@ class LearningHook:
         Those that `finish_period` returns.
     """
 
+    from_period: ClassVar[int] = 0
     needs_period_start: ClassVar[bool] = False
     keeps_state: ClassVar[bool] = False
     extra_passes: ClassVar[str] = "none"
@@ -228,6 +233,12 @@ class Methods:
         if len(related) > 1:
             raise InputError("continual methods 'der' and 'der_pp' exclude each other: use one of them")
 
+    def during(self, period: int) -> "Methods":
+        """Return those that take part in the rounds of a period."""
+        found = copy(self)
+        found.hooks = {name: hook for name, hook in self.hooks.items() if hook.from_period <= period}
+        return found
+
     def overriding(self, method: str) -> dict[str, LearningHook]:
         """Return the hooks that override a method, by name."""
         base = getattr(LearningHook, method)
@@ -284,7 +295,7 @@ class Methods:
         for other, hook in self.hooks.items():
             if other != name:
                 states[other] = hook.server_round(part(sums, other), part(state, other), info)
-        return parameters, joined(states)
+        return parameters, {**state, **joined(states)}
 
     def end_period(self, sums: State, state: State, info: RoundInfo) -> dict[str, NDArray[Any]]:
         """Return the server's new state after a period."""

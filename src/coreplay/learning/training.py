@@ -117,6 +117,7 @@ def train(
     batch norm layers normalise by their running statistics and do not change them: one sample has no variance. What
     else is `given` are the keyword arguments of `contexts`.
     """
+    methods = methods.during(turn.period)
     rng = generator(turn.seed, turn.client, turn.period, "training", turn.round)
     order, dropout = (int(rng.integers(2**62)) for _ in range(2))
     batching, losing, changing = (list(methods.overriding(name)) for name in ("batches", "loss", "gradient"))

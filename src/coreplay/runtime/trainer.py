@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coreplay.coordination import CoordinationSpec, RoundResult, takes_part
 from coreplay.errors import InputError
-from coreplay.learning import RoundInfo
+from coreplay.learning import Methods, RoundInfo
 from coreplay.runtime import keeping
 from coreplay.runtime.aggregation import Update, Weights, evaluate, sum_over_clients
 from coreplay.runtime.client import contribution_length, run_name
@@ -85,7 +85,8 @@ class Trainer:
         self._numbers = {client: number for number, client in enumerate(self.registry.clients)}
         self._trainable = trainable
         found = folder.checkpoint()
-        self._now = found or Checkpoint(Progress(), start, self._methods.init(start[:trainable]))
+        self._now = found or Checkpoint(Progress(), start, {})
+        self._now.state = {**self._methods.init(start[:trainable]), **self._now.state}
         if self._methods.keep_period_start and self._now.period_start is None:
             self._now.period_start = self._now.values
         if self._now.values.shape != start.shape:
@@ -123,7 +124,8 @@ class Trainer:
         while progress.period < self._periods:
             if not progress.measured:
                 self._train()
-                self._now.values = self._methods.finish_model(self._now.values, self._now.period_start)
+                methods = self._methods.during(progress.period)
+                self._now.values = methods.finish_model(self._now.values, self._now.period_start)
                 self._evaluate()
             if progress.period + 1 < self._periods:  # nobody asks for anything after the last period
                 self._finish_period()
@@ -145,10 +147,11 @@ class Trainer:
     def _train_round(self, clients: Sequence[str]) -> None:
         """Let these clients train, and update the model by what they return."""
         progress, now, n = self.progress, self._now, self._trainable
-        names = {CHANGE: now.values.size} | dict.fromkeys(self._methods.round_sums, n)
+        methods = self._methods.during(progress.period)
+        names = {CHANGE: now.values.size} | dict.fromkeys(methods.round_sums, n)
         with self._timed("training"):
             where = f"period {progress.period}, round {progress.round}"
-            update = self._summed(Train, clients, names, f"training, {where}")
+            update = self._summed(Train, clients, methods, names, f"training, {where}")
             mean = update.sums[CHANGE] / update.sums[CHANGE].dtype.type(update.weight)
             with np.errstate(over="ignore", invalid="ignore"):
                 length = np.dot(mean, mean)
@@ -159,9 +162,8 @@ class Trainer:
                 )
             before = now.values
             now.values = before + mean  # running statistics are not parameters and become the clients' mean
-            now.values[:n], now.state = self._methods.update(
-                before[:n], mean[:n], update.sums, now.state, self._info(update)
-            )
+            about = (update.sums, now.state, self._info(update))
+            now.values[:n], now.state = methods.update(before[:n], mean[:n], *about)
         facts: dict[str, Any] = {"clients": len(clients), "samples": update.weight, "loss": update.loss.mean}
         if update.missing:
             facts["missing"] = dict(update.missing)
@@ -169,10 +171,15 @@ class Trainer:
         self._emit("round", **facts)
 
     def _summed(
-        self, kind: type[Train | FinishPeriod], clients: Sequence[str], names: Mapping[str, int], what: str
+        self,
+        kind: type[Train | FinishPeriod],
+        clients: Sequence[str],
+        methods: Methods,
+        names: Mapping[str, int],
+        what: str,
     ) -> Update:
         """Send a request to clients, and return the sums of the vectors that they send back."""
-        arrays, observe = self._arrays(), self._observe(len(clients))
+        arrays, observe = self._arrays(methods), self._observe(len(clients))
         request = kind(**self._stamp(), arrays=arrays, keep_from=self._saved_at)
         about = (self._samples, names, self.config.engine.aggregation_groups, self._weights, observe, what)
         update = sum_over_clients(self.engine, request, clients, *about)
@@ -181,10 +188,10 @@ class Trainer:
         self.progress.bytes_up += answered * self._now.values.itemsize * sum(names.values())
         return update
 
-    def _arrays(self) -> dict[str, Vector]:
+    def _arrays(self, methods: Methods) -> dict[str, Vector]:
         """Return what clients need to train: the model, what hooks send, and perhaps the period's first model."""
-        arrays = {MODEL: self._now.values, **self._methods.broadcast(self._now.state)}
-        if self._methods.needs_period_start and self._now.period_start is not None:
+        arrays = {MODEL: self._now.values, **methods.broadcast(self._now.state)}
+        if methods.needs_period_start and self._now.period_start is not None:
             arrays[PERIOD_START] = self._now.period_start
         return arrays
 
@@ -248,7 +255,7 @@ class Trainer:
         period = self.progress.period
         with self._timed("training"):
             names = dict.fromkeys(self._methods.period_sums, self._trainable)
-            update = self._summed(FinishPeriod, self._able(period), names, f"end of period {period}")
+            update = self._summed(FinishPeriod, self._able(period), self._methods, names, f"end of period {period}")
             self._now.state = self._methods.end_period(update.sums, self._now.state, self._info(update))
 
     def _choose(self) -> None:

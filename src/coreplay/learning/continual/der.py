@@ -52,6 +52,7 @@ class DER(LearningHook):
     alpha: NotNegative = 0.5
     beta: NotNegative = 0.0
     top_k: Annotated[int, Field(ge=1)] = 20
+    from_period: ClassVar[int] = 1
     extra_passes: ClassVar[str] = "one forward pass per kept sample when it is stored; for language models one per step"
 
     def check_task(self, task: Task, batch: Any, outputs: Any) -> None:

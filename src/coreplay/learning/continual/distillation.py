@@ -6,7 +6,8 @@ With teacher outputs z and student outputs s at the same inputs, and temperature
 
 For language models the rows are the positions that carry loss. The teacher is the global model at the start of the
 period, which every client has anyway; or a moving average of the global model over rounds; or the mean of the two
-losses. Nothing is stored, and a step costs one forward pass more.
+losses. Nothing is stored, and a step costs one forward pass more. The first period starts from an untrained model and
+has no teacher.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch.nn import functional
 
 from coreplay.errors import InputError
 from coreplay.learning.context import LearningContext, State, Step
-from coreplay.learning.hooks import LearningHook, NotNegative, RoundInfo, Vector, continual_method
+from coreplay.learning.hooks import LearningHook, NotNegative, RoundInfo, continual_method
 from coreplay.tasks import Task
 
 
@@ -48,6 +49,7 @@ class Distillation(LearningHook):
     teacher: Literal["period_start", "average", "both"] = "period_start"
     samples: Literal["all", "new", "kept"] = "all"
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    from_period: ClassVar[int] = 1
     needs_period_start: ClassVar[bool] = True
     extra_passes: ClassVar[str] = "one forward pass per step and teacher"
 
@@ -56,16 +58,16 @@ class Distillation(LearningHook):
         check_logits("distillation", task, outputs)
 
     def loss(self, ctx: LearningContext, step: Step) -> Tensor | None:
-        """Return the distillation loss; none in the first period, which starts from an untrained model."""
+        """Return the distillation loss."""
         rows = step.rows(ctx, self.samples)
-        if not ctx.period or not self.strength or (rows is not None and not rows.any()):
+        if not self.strength or (rows is not None and not rows.any()):
             return None
         assert ctx.period_model is not None, "needs_period_start"
         teachers = []
         if self.teacher != "average":
             teachers.append(ctx.period_model)
         if self.teacher != "period_start":
-            teachers.append(ctx.received["average"])
+            teachers.append(ctx.received.get("average", ctx.period_model))
         found = [self._divergence(ctx.at(values).outputs(step.batch), step.outputs, rows) for values in teachers]
         return self.strength * torch.stack(found).mean()
 
@@ -76,20 +78,17 @@ class Distillation(LearningHook):
         got = functional.log_softmax(student / self.temperature, dim=-1)
         return functional.kl_div(got, wanted, reduction="batchmean") * self.temperature**2
 
-    def init(self, parameters: Vector) -> State:
-        """Start the moving average at the first model."""
-        return {} if self.teacher == "period_start" else {"average": parameters}
-
     def broadcast(self, state: State) -> State:
         """Send the moving average, if there is one."""
         return state
 
     def server_round(self, sums: State, state: State, info: RoundInfo) -> State:
-        """Move the average towards the new model."""
-        if not state:
-            return state
+        """Move the average towards the new model; it starts with the model after the second period's first round."""
+        if self.teacher == "period_start":
+            return {}
         decay = np.asarray(self.decay, dtype=info.parameters.dtype)
-        return {"average": decay * state["average"] + (1 - decay) * info.parameters}
+        average = state.get("average", info.parameters)
+        return {"average": decay * average + (1 - decay) * info.parameters}
 
 
 def check_logits(method: str, task: Task, outputs: Any) -> None:

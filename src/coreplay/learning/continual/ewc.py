@@ -35,6 +35,7 @@ class EWC(LearningHook):
 
     strength: NotNegative = 10.0
     max_samples: Annotated[int, Field(ge=1)] = 64
+    from_period: ClassVar[int] = 1
     extra_passes: ClassVar[str] = "one backward pass per sample at the end of a period"
     keeps_state: ClassVar[bool] = True
 

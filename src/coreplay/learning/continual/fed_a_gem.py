@@ -25,6 +25,7 @@ from coreplay.learning.hooks import LearningHook, RoundInfo, Sums, Vector, conti
 class FedAGEM(LearningHook):
     """Take away the part of a step that would raise the mean loss on the buffers of all clients."""
 
+    from_period: ClassVar[int] = 1
     round_sums: ClassVar[tuple[str, ...]] = ("reference",)
     period_sums: ClassVar[tuple[str, ...]] = ("reference",)
     extra_passes: ClassVar[str] = "one forward and backward pass over kept samples per round"

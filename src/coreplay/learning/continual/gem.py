@@ -55,6 +55,7 @@ class AGEM(LearningHook):
     """
 
     reference_samples: Annotated[int, Field(ge=1)] = 64
+    from_period: ClassVar[int] = 1
     extra_passes: ClassVar[str] = "one forward and backward pass over kept samples per step"
 
     def batches(self, ctx: LearningContext, epoch: int) -> Iterator[Samples]:
@@ -83,6 +84,7 @@ class GEM(LearningHook):
 
     reference_samples: Annotated[int, Field(ge=1)] = 64
     margin: Annotated[float, Field(ge=0)] = 0.0
+    from_period: ClassVar[int] = 1
     extra_passes: ClassVar[str] = "one forward and backward pass over kept samples per earlier period and step"
 
     def batches(self, ctx: LearningContext, epoch: int) -> Iterator[Samples]:

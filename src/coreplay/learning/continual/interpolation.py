@@ -1,11 +1,11 @@
 """Interpolation of the models before and after a period, at the server (as in WiSE-FT, Wortsman et al. 2022).
 
 The period's model becomes (1 − weight) · w_before + weight · w_after, before it is evaluated and the next period starts
-from it.
+from it. The first period starts from an untrained model and is left alone.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ class Interpolation(LearningHook):
     """
 
     weight: Annotated[float, Field(gt=0, le=1)] = 0.7
+    from_period: ClassVar[int] = 1
 
     def finish_model(self, model: Vector, period_model: Vector) -> Vector:
         """Return the point between both."""

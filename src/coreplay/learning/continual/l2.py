@@ -1,6 +1,7 @@
 """L2 to the period's start: the plainest penalty on change, a baseline for EWC (Kirkpatrick et al. 2017, section 2.1).
 
-The gradient gains strength · (w − w_start), where w_start is the model that the period began with.
+The gradient gains strength · (w − w_start), where w_start is the model that the period began with. The first
+period starts from an untrained model and has no penalty.
 """
 
 from dataclasses import dataclass
@@ -24,10 +25,9 @@ class L2(LearningHook):
     """
 
     strength: NotNegative = 0.1
+    from_period: ClassVar[int] = 1
     needs_period_start: ClassVar[bool] = True
 
     def gradient(self, ctx: LearningContext, gradient: Tensor, step: Step) -> Tensor:
-        """Add the gradient of the penalty, except in the first period, which starts from an untrained model."""
-        if not ctx.period:
-            return gradient
+        """Add the gradient of the penalty."""
         return gradient.add_(ctx.parameters - ctx.period_start, alpha=self.strength)

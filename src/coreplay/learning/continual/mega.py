@@ -32,6 +32,7 @@ class MEGA(LearningHook):
 
     reference_samples: Annotated[int, Field(ge=1)] = 64
     sensitivity: NotNegative = 1e-4
+    from_period: ClassVar[int] = 1
     extra_passes: ClassVar[str] = "one forward and backward pass over kept samples per step"
 
     def batches(self, ctx: LearningContext, epoch: int) -> Iterator[Samples]:
