@@ -9,6 +9,7 @@ checked alone, and `<!-- excerpt: FILE -->` before one whose lines must stand in
 """
 
 import ast
+import dataclasses
 import importlib
 import json
 import os
@@ -229,9 +230,9 @@ def parameters_of(node):
 
 
 def fields_of(file, name):
-    """Return the fields of a class, or nothing if it is not a dataclass."""
+    """Return the fields of a dataclass, inherited ones too."""
     module = importlib.import_module(".".join(file.relative_to(ROOT / "src").with_suffix("").parts))
-    return {field.name for field in getattr(getattr(module, name), "__dataclass_fields__", {}).values()}
+    return [field.name for field in dataclasses.fields(getattr(module, name))]
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "src").glob("**/*.py")), ids=lambda file: str(file.relative_to(ROOT)))

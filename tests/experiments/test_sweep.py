@@ -357,14 +357,14 @@ def test_the_time_left_follows_the_pace():
     assert status.seconds_left() == 0
 
 
-def test_killed_three_times_and_resumed_it_gives_the_same(whole, tmp_path):
+def test_killed_twice_and_resumed_it_gives_the_same(whole, tmp_path):
     _, folder, _ = whole
-    text = 'strategies = ["none", "naive_uniform", { strategy = "corrective" }]\nseeds = [0, 1]\n[run]\n'
+    text = 'strategies = ["none", "naive_uniform", { strategy = "corrective" }]\nseeds = [1]\n[run]\n'
     file = tmp_path / "sweep.toml"
     file.write_text(text + "".join(f"{key} = {_toml(value)}\n" for key, value in TINY.items()))
     command = [sys.executable, "-m", "coreplay", "sweep", str(file), "-o", str(tmp_path / "sweep"), "--json"]
     chance = random.Random(0)
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         begun = set((tmp_path / "sweep").glob("runs/*/run.log"))
         while process.poll() is None and set((tmp_path / "sweep").glob("runs/*/run.log")) == begun:
@@ -373,9 +373,9 @@ def test_killed_three_times_and_resumed_it_gives_the_same(whole, tmp_path):
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["runs"]["finished"] == 6
+    assert json.loads(done.stdout)["runs"]["finished"] == 3
     for path in (folder / "runs").iterdir():
-        if path.name != "polished-2-seed0":
+        if path.name.endswith("seed1"):
             assert contents(tmp_path / "sweep/runs" / path.name) == contents(path), path.name
 
 

@@ -153,7 +153,7 @@ run(Config.load(sys.argv[2]), folder, resume=True)
 
 def test_clients_that_fail_are_named_and_below_the_quorum_the_run_stops_and_can_be_resumed(tmp_path):
     """Five of eight clients fail in round 1: too many for one quorum, not for another."""
-    changes = {"stream__options": {"num_clients": 8, "num_periods": 2}, "engine__timeout": 25}
+    changes = {"stream__options": {"num_clients": 8, "num_periods": 2}, "periods": 1, "engine__timeout": 20}
     folder = tmp_path / "run"
     strict, lenient = (
         written(tmp_path, digits(engine__name="flower-simulation", engine__quorum=quorum, **changes))
