@@ -31,7 +31,9 @@ def gradient_of(loss, model):
 
 
 class Method:
-    """FedAvg on the pool. Methods override what they change; `run` is the loop that calls them."""
+    """FedAvg on the pool. Methods override what they change, from a period on; `run` is the loop that calls them."""
+
+    from_period = 1
 
     def __init__(self, **options):
         self.__dict__.update(options)
@@ -106,22 +108,24 @@ class Run:
     def __init__(self, things, settings, method, hook, public=None):
         self.public = public
         self.stream, self.task, self.seed, self.hook = things.stream, things.task, settings.seed, hook
-        self.method, self.options, self.settings = method, settings.federated, settings
+        self.options, self.settings = settings.federated, settings
         self.model = self.task.model(self.seed)
         self.buffers, self.offered = {}, {}
         self.counts = self.stream.counts("train")
         method.run = self
         for period in range(self.stream.periods):
             self.period_start = flat(self.model.parameters())
+            self.method = method if period >= method.from_period else Method()
             for round in range(self.options.rounds):
                 self.round(period, round)
-            w = method.finish_model(flat(self.model.parameters()), self.period_start)
+            w = self.method.finish_model(flat(self.model.parameters()), self.period_start)
             torch.nn.utils.vector_to_parameters(w, self.model.parameters())
             if period + 1 < self.stream.periods:
                 clients = [Client(self, name, period, self.options.rounds) for name in self.able(period)]
                 for me in clients:
                     method.finish_period(me)
                 method.end_period(w)
+                self.method = method
                 for me in clients:
                     self.choose(me, period)
 
@@ -180,9 +184,8 @@ class Distillation(Method):
     average = None
 
     def loss(self, me, samples, batch, outputs, losses):
-        if not me.period:
-            return 0.0
-        teachers = {"period_start": [me.run.period_start], "average": [self.average]}
+        average = me.run.period_start if self.average is None else self.average
+        teachers = {"period_start": [me.run.period_start], "average": [average]}
         teachers["both"] = teachers["period_start"] + teachers["average"]
         owners = me.task.output_rows(batch)
         owners = range(len(samples)) if owners is None else owners.tolist()
@@ -199,16 +202,13 @@ class Distillation(Method):
         return self.strength * self.temperature**2 * torch.stack(found).mean() if found else 0.0
 
     def end_round(self, w, weights):
-        if self.average is not None:
-            self.average = self.decay * self.average + (1 - self.decay) * w
+        self.average = w if self.average is None else self.decay * self.average + (1 - self.decay) * w
 
 
 class L2(Method):
     """The gradient of the penalty by autograd."""
 
     def gradient(self, me, gradient, loss):
-        if not me.period:
-            return gradient
         w = me.w.requires_grad_()
         penalty = self.strength / 2 * (w - me.run.period_start).square().sum()
         return gradient + torch.autograd.grad(penalty, w)[0]
@@ -435,7 +435,7 @@ class Weight(Method):
 class FedDyn(Method):
     """Corrections per client in a dictionary."""
 
-    common = 0.0
+    common, from_period = 0.0, 0
 
     def gradient(self, me, gradient, loss):
         return gradient - self.state.get(me.name, 0.0) + self.alpha * (me.w - me.w0)
