@@ -1,4 +1,4 @@
-"""What every benchmark needs: paired timing, and the versions it ran with."""
+"""What benchmarks share: paired timing, the versions they ran with, and a round of training without a run."""
 
 import platform
 import statistics
@@ -6,6 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
+
+import numpy as np
+
+from coreplay.runtime.aggregation import Update, Weights, sum_over_clients
+from coreplay.runtime.engine import Engine
+from coreplay.runtime.requests import Train
 
 
 def header(*packages: str) -> None:
@@ -32,3 +38,13 @@ def line(what: str, ours: float, theirs: float, bound: str, note: str = "") -> N
 
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def train_round(engine: Engine, round: int, clients: Sequence[str], values: np.ndarray) -> Update:
+    """Let clients train in a round of the first period, as the trainer of a run does, and return the sums."""
+    counts = dict(zip(engine.registry.clients, engine.registry.counts("train")[:, 0].tolist(), strict=True))
+    request = Train(run=engine.run_id, period=0, round=round, arrays={"model": values})
+    names, groups = {"change": values.size}, 8  # as many groups as a run has by default
+    return sum_over_clients(
+        engine, request, clients, counts.__getitem__, names, groups, Weights(0.0), lambda _: None, "training"
+    )

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import header
+from benchmarks.common import header, train_round
 from coreplay.runtime import Config, ProcessesEngine, prepare
 from coreplay.tasks import batches
 
@@ -89,7 +89,7 @@ def main() -> None:
                 barrier.wait()
                 slowest = max(results.get()[1] for _ in processes)
                 began = time.perf_counter()
-                engine.train(0, repeat, clients, things.start, lambda _: None)
+                train_round(engine, repeat, clients, things.start)
                 spent = time.perf_counter() - began
                 if repeat:
                     times["bare"].append(slowest)

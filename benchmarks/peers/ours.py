@@ -4,8 +4,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.common import train_round
 from benchmarks.peers.problem import BATCH, RATE, SEED, Clock, problem
-from coreplay.learning import FlatModel, make_algorithm
+from coreplay.learning import FlatModel
 from coreplay.runtime import Config, ProcessesEngine
 
 
@@ -13,7 +14,7 @@ def measure(words: int, rounds: int, processes: int) -> Clock:
     """Train."""
     given = problem(words)
     clock, flat = Clock(given), FlatModel(given.task.model(SEED))
-    values, algorithm = flat.numpy().copy(), make_algorithm("fedavg")
+    values = flat.numpy().copy()
     federated = {"batch_size": BATCH, "learning_rate": RATE, "max_grad_norm": 0, "rounds": rounds}
     config = Config.make({"seed": SEED, "federated": federated})
     clients = [client for client, _, _ in given.stream.cells()]
@@ -27,8 +28,7 @@ def measure(words: int, rounds: int, processes: int) -> Clock:
         engine.rewind(-1)
         for number in range(rounds):
             clock.start()
-            update = engine.train(0, number, clients, values, lambda _: None)
-            mean = update.change / update.change.dtype.type(update.samples)
-            values, _ = algorithm.update(values, mean, {})
+            update = train_round(engine, number, clients, values)
+            values = values + update.sums["change"] / values.dtype.type(update.weight)  # FedAvg
             clock.stop(model)
     return clock
