@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/coreplay demo
 
 test: lint browser
-	$(BIN)/pytest -n 4 --dist loadgroup
+	$(BIN)/pytest -n 3 --dist loadgroup
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -4,9 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coreplay.errors import InputError
-from coreplay.runtime.aggregation import Weights, evaluate, sum_over_clients
+from coreplay.runtime.aggregation import Weights, evaluate, sample_round, sum_over_clients
 from coreplay.runtime.engine import Engine, QuorumError
 from coreplay.runtime.requests import CHANGE, MODEL, Evaluate, EvaluateReply, KeptReply, Train, TrainReply
 
@@ -87,3 +89,19 @@ def test_a_client_with_an_impossible_update_is_named_and_left_out(reply, words):
 def test_a_round_without_clients_is_an_error():
     with pytest.raises(InputError, match="no client answered: training"):
         summed({})
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 99))
+def test_reshuffled_clients_all_have_their_turn_before_one_has_its_next(number, most, seed):
+    clients, rounds = np.arange(number) * 3, -(-number // most)
+    for turn in range(3):
+        dealt = [sample_round(clients, most, "reshuffle", (seed, 1), turn * rounds + k) for k in range(rounds)]
+        assert sorted(np.concatenate(dealt).tolist()) == clients.tolist()
+        assert max(map(len, dealt)) <= most
+
+
+def test_uniform_sampling_draws_each_round_anew():
+    rounds = [sample_round(np.arange(50), 10, "uniform", (0, 0), round) for round in range(40)]
+    assert all(len(set(chosen.tolist())) == 10 for chosen in rounds)
+    visits = np.bincount(np.concatenate(rounds), minlength=50)
+    assert visits.min() < 8 < visits.max()

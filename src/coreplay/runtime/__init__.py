@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from coreplay.runtime.api import prepare as prepare
     from coreplay.runtime.api import run as run
     from coreplay.runtime.client import ClientRuntime as ClientRuntime
-    from coreplay.runtime.config import PRESETS as PRESETS
     from coreplay.runtime.config import Config as Config
     from coreplay.runtime.engine import EngineError as EngineError
     from coreplay.runtime.engines.machine import WorkerError as WorkerError
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from coreplay.runtime.engines.serial import SerialEngine as SerialEngine
     from coreplay.runtime.events import Event as Event
     from coreplay.runtime.events import Observer as Observer
+    from coreplay.runtime.presets import PRESETS as PRESETS
     from coreplay.runtime.result import Run as Run
     from coreplay.runtime.run_dir import RunFolder as RunFolder
     from coreplay.runtime.strategy import strategies as strategies
@@ -30,12 +30,13 @@ __getattr__ = lazy_getattr(
     {
         "api": ("prepare", "run"),
         "client": ("ClientRuntime",),
-        "config": ("PRESETS", "Config"),
+        "config": ("Config",),
         "engine": ("EngineError",),
         "engines.machine": ("WorkerError",),
         "engines.processes": ("ProcessesEngine",),
         "engines.serial": ("SerialEngine",),
         "events": ("Event", "Observer"),
+        "presets": ("PRESETS",),
         "result": ("Run",),
         "run_dir": ("RunFolder",),
         "strategy": ("strategies",),

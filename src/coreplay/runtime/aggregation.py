@@ -18,6 +18,7 @@ from coreplay.errors import InputError
 from coreplay.runtime.engine import Engine, refuse
 from coreplay.runtime.events import Observe, Problem
 from coreplay.runtime.requests import Evaluate, EvaluateReply, Reply, Request, TrainReply
+from coreplay.seeding import generator
 from coreplay.tasks import WeightedSum
 
 FEW = 4  # with fewer clients in a round a large share of one is no surprise
@@ -34,6 +35,25 @@ def partition_clients(size: Mapping[str, int], groups: int) -> list[tuple[str, .
         load, k, members = heapq.heappop(piles)
         heapq.heappush(piles, (load + size[client] + 1, k, [*members, client]))
     return [tuple(members) for _, _, members in sorted(piles, key=lambda pile: pile[1])]
+
+
+def sample_round(
+    clients: NDArray[np.int64], most: int, sampling: str, seed: tuple[int, int], round: int
+) -> NDArray[np.int64]:
+    """Return at most `most` of the clients for a round, given (seed of the run, period) and `federated.sampling`.
+
+    By "reshuffle" clients are shuffled and dealt to as few rounds as possible, and then shuffled again.
+
+    >>> dealt = [sample_round(np.arange(5), 2, "reshuffle", (0, 0), round).tolist() for round in range(3)]
+    >>> sorted(client for part in dealt for client in part), max(map(len, dealt))
+    ([0, 1, 2, 3, 4], 2)
+    """
+    if sampling == "uniform":
+        return generator(*seed, "clients", round).choice(clients, most, replace=False)
+    number = -(-len(clients) // most)
+    turn, part = divmod(round, number)
+    shuffled = generator(*seed, "clients", turn).permutation(clients)
+    return np.array_split(shuffled, number)[part]
 
 
 class Weights:

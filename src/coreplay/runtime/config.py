@@ -20,6 +20,7 @@ from coreplay.learning.mixing import Mixing
 from coreplay.plugins import load_plugins, resolve
 from coreplay.registry import keywords
 from coreplay.runtime.config_toml import explained, flatten, merge, written
+from coreplay.runtime.presets import PRESETS
 from coreplay.runtime.strategy import ALL, NONE, check_strategy, is_coordinated
 from coreplay.runtime.tracker import check_trackers
 from coreplay.selection.quotas import Quota
@@ -62,15 +63,18 @@ class TaskConfig(_Part):
 class FederatedConfig(_Part):
     """How the clients' models are combined into one."""
 
-    algorithm: str = _field(
-        "fedavg", "Federated algorithm: fedavg, fedprox, fedavgm, fedadagrad, fedadam or fedyogi.", "fedavg"
-    )
+    algorithm: str = _field("fedavg", "Federated algorithm; `coreplay algorithms` lists them.", "fedavg")
     options: dict[str, Any] = _field({}, "Options of the algorithm, such as mu or server_lr.")
     rounds: int = _field(10, "Number of training rounds per period.", "not given", ge=1)
     first_rounds: int | None = _field(
         None, "Number of rounds in the first period, which starts from an untrained model; `rounds` if absent.", ge=1
     )
     clients_per_round: int | None = _field(None, "Clients sampled per round; all with new data if absent.", ge=1)
+    sampling: Literal["uniform", "reshuffle"] = _field(
+        "uniform",
+        "How a round's clients are sampled: uniform, or reshuffle, where all have their turn before one has its next.",
+        "uniform",
+    )
     buffer_only_clients: bool = _field(False, "Let clients without new data train on their buffers, too.")
     epochs: int = _field(1, "Number of passes of a client over its data per round.", "not given", ge=1)
     batch_size: int = _field(16, "Number of samples per training step.", "not given", ge=1)
@@ -379,21 +383,3 @@ class Config(_Part):
         True
         """
         return "\n".join(written(self)) + "\n"
-
-
-_SMALL_BERT = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 128}
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {
-        "stream": {"source": "synthetic", "options": {"num_clients": 1000, "num_periods": 10}},
-        "task": {"name": "masked_lm", "options": {"vocabulary_size": 8192, "max_length": 32}},
-        "federated": {"rounds": 10, "clients_per_round": 100, "learning_rate": 0.5},
-        "replay": {"strategy": "corrective", "budget": 20},
-    },
-    "small": {
-        "stream": {"source": "synthetic", "options": {"num_clients": 30, "num_periods": 5}},
-        "task": {"name": "masked_lm", "options": _SMALL_BERT | {"vocabulary_size": 1024, "max_length": 24}},
-        "federated": {"rounds": 8, "optimizer": "adamw", "learning_rate": 0.003},
-        "replay": {"strategy": "corrective", "budget": 5},
-        "gradients": {"sketch_size": 1024},
-    },
-}

@@ -19,7 +19,7 @@ from coreplay.coordination import CoordinationSpec, RoundResult, takes_part
 from coreplay.errors import InputError
 from coreplay.learning import Methods, RoundInfo
 from coreplay.runtime import keeping
-from coreplay.runtime.aggregation import Update, Weights, evaluate, sum_over_clients
+from coreplay.runtime.aggregation import Update, Weights, evaluate, sample_round, sum_over_clients
 from coreplay.runtime.client import contribution_length, run_name
 from coreplay.runtime.config import Config
 from coreplay.runtime.engine import ClientRegistry, Engine
@@ -28,7 +28,6 @@ from coreplay.runtime.requests import CHANGE, MODEL, PERIOD_START, Evaluate, Fin
 from coreplay.runtime.result import Run, by_period, missing_clients, or_none, test_sets
 from coreplay.runtime.run_dir import SUMMARY, Checkpoint, Progress, RunFolder
 from coreplay.runtime.strategy import ALL, NONE, is_coordinated
-from coreplay.seeding import generator
 from coreplay.tasks import PeriodMatrix, Task, relative_change
 
 Vector = NDArray[np.floating]
@@ -226,8 +225,8 @@ class Trainer:
         able, most = self._training(period), self.config.federated.clients_per_round
         numbers = np.array([self._numbers[client] for client in able])
         if most is not None and most < len(numbers):
-            rng = generator(self.config.seed, period, "clients", round)
-            numbers = np.sort(rng.choice(numbers, most, replace=False))
+            sampling = self.config.federated.sampling
+            numbers = np.sort(sample_round(numbers, most, sampling, (self.config.seed, period), round))
         return [self.registry.clients[k] for k in numbers]
 
     def _evaluate(self) -> None:

@@ -1,22 +1,20 @@
 """scikit-learn's 1797 handwritten digits, 8 x 8: rotated a little more each period, or new classes each period."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from coreplay.data.partition import client_names
+from coreplay.data.images import Change, image_stream
 from coreplay.data.sources import source
 from coreplay.data.stream import FederatedStream
-from coreplay.errors import InputError
-from coreplay.seeding import generator
 from coreplay.validation import Count, Positive, TestFraction
 
 
 @source("digits")
 def digits(
     *,
-    change: Literal["rotated", "class_incremental"] = "rotated",
+    change: Change = "rotated",
     num_clients: Count = 20,
     num_periods: Count = 5,
     alpha: Positive = 1.0,
@@ -28,33 +26,19 @@ def digits(
 
     `degrees` is the rotation in the last period. Class-incremental periods hold 10/`num_periods` new classes each.
     """
-    from scipy.ndimage import rotate
     from sklearn.datasets import load_digits
 
-    if change == "class_incremental" and num_periods > 10:
-        raise InputError(f"num_periods must be at most 10, one class per period: got {num_periods}")
     bunch = load_digits()
-    images, classes = bunch.images.astype(np.float32) / 16, bunch.target
-    rng = generator(seed, "digits")
-    order = rng.permutation(len(images))
-    images, classes = images[order], classes[order]
-    if change == "rotated":
-        period = np.arange(len(images)) * num_periods // len(images)
-        angles = np.linspace(0, degrees, num_periods) if num_periods > 1 else np.zeros(1)
-        images = np.stack(
-            [rotate(image, angles[t], reshape=False, order=1) for image, t in zip(images, period, strict=True)]
-        )
-    else:
-        period = classes * num_periods // 10
-    shares = rng.dirichlet(np.full(num_clients, alpha), size=10)
-    names = client_names(num_clients)
-    client = [names[rng.choice(num_clients, p=shares[c])] for c in classes]
-    return FederatedStream(
-        client,
-        period,
-        rng.random(len(images)) < test,
-        images,
-        [str(c) for c in classes],
-        periods=num_periods,
-        label_names=[str(c) for c in range(10)],
+    return image_stream(
+        bunch.images.astype(np.float32) / 16,
+        bunch.target,
+        [str(c) for c in range(10)],
+        name="digits",
+        change=change,
+        num_clients=num_clients,
+        num_periods=num_periods,
+        alpha=alpha,
+        degrees=degrees,
+        test=test,
+        seed=seed,
     )
