@@ -47,6 +47,7 @@ def carry_out(clients: int, folder: Path) -> None:
             "stream": {"options": {"num_clients": clients, "num_periods": 2}},
             "task": {"options": {"vocabulary": str(folder)}},
             "federated": {"rounds": ROUNDS, "clients_per_round": PER_ROUND},
+            "engine": {"name": "processes"},
         }
     )
     run(config, folder / f"run-{clients}", observer=observer)

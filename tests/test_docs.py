@@ -185,6 +185,13 @@ def test_links_inside_the_repository_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def test_tests_that_pages_name_exist():
+    known = {name for file in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", file.read_text())}
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    assert named
+    assert named <= known
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lists_are_lists_on_the_site_too(page):
     prose = re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL)
