@@ -1,5 +1,7 @@
 """Training in worker processes against bare steps, and two workers against one: python -m benchmarks.run_throughput.
 
+`--small` takes a BERT of 2 layers and width 96, whose steps are short, so that all else weighs more.
+
 Both sides train TinyBERT on the same batches of the same clients with the same optimiser. The bare side is a loop over
 batches made beforehand: forward, backward, torch's optimiser step, in as many processes, each with one thread and half
 of the batches; no clients, no sums, no tokenising. Sides in turns; medians over repeats.
@@ -20,11 +22,15 @@ from coreplay.runtime import Config, ProcessesEngine, prepare
 from coreplay.tasks import batches
 
 
-def config(clients: int, samples: int, words: int) -> Config:
+SMALL = {"num_layers": 2, "hidden_size": 96, "num_heads": 4, "intermediate_size": 192}
+
+
+def config(clients: int, samples: int, words: int, small: bool) -> Config:
+    sizes = {"vocabulary_size": words, "max_length": 32} | (SMALL if small else {})
     return Config.make(
         {
             "stream": {"options": {"num_clients": clients, "num_periods": 1, "samples": samples}},
-            "task": {"options": {"vocabulary_size": words, "max_length": 32}},
+            "task": {"options": sizes},
             "federated": {"batch_size": 16, "learning_rate": 0.1},
         }
     )
@@ -53,10 +59,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--samples", type=int, default=24, help="mean samples a client")
     parser.add_argument("--words", type=int, default=8192)
+    parser.add_argument("--small", action="store_true", help="a BERT of 2 layers and width 96 instead of TinyBERT")
     parser.add_argument("--repeats", type=int, default=6)
     given = parser.parse_args()
     header("torch", "transformers")
-    settings = config(given.clients, given.samples, given.words)
+    settings = config(given.clients, given.samples, given.words, given.small)
     things = prepare(settings)
     clients = [c for c in things.stream.clients if len(things.stream.samples(c, 0))]
     total = int(things.stream.counts("train").sum())

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coreplay.errors import InputError
 
@@ -68,8 +69,13 @@ class FlatModel:
 
     @cached_property
     def twin(self) -> "FlatModel":
-        """A second instance of the model, for the outputs or gradients of other parameters than the current ones."""
-        return FlatModel(deepcopy(self.model))
+        """A second instance in evaluation mode, for the outputs or gradients of other parameters than the current."""
+        return FlatModel(deepcopy(self.model).eval())
+
+    @cached_property
+    def batch_norms(self) -> list[nn.Module]:
+        """The layers with running statistics of their inputs."""
+        return [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]
 
     def gradient(self) -> Tensor:
         """Return the gradients of the parameters as one vector, zero where there is none."""
@@ -87,6 +93,11 @@ class FlatModel:
         """Give these parameters their parts of a vector as gradients; the others get none."""
         for parameter, place, given in zip(self.parameters, self._places, which, strict=False):
             parameter.grad = gradient[place].view(parameter.shape) if given else None
+
+    def clear_gradients(self) -> None:
+        """Drop the gradients of all parameters."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def numpy(self) -> Vector:
         """Return the vector itself, not a copy, as a numpy array."""

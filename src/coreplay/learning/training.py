@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from coreplay.data import Samples
 from coreplay.errors import InputError
@@ -130,10 +129,11 @@ def train(
     weight = torch.zeros((), dtype=torch.float64)
     steps = 0
     first = (settings.rounds_before(turn.period) + turn.round) * settings.epochs
-    model.train()
-    norms = [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training]
+    if not model.training:
+        model.train()
+    norms = flat.batch_norms
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(dropout)
+        torch.default_generator.manual_seed(dropout)  # torch.manual_seed also queues a call for each kind of device
         for epoch in range(first, first + settings.epochs):
             masks = view(order, epoch)
             for samples in _epoch(methods, batching, seen, task, pool, settings, order, epoch):
@@ -152,7 +152,7 @@ def train(
                     extra = methods.hooks[name].loss(seen[name], step)
                     if extra is not None:
                         loss = loss + _scalar(extra, name, turn)
-                optimizer.zero_grad()
+                flat.clear_gradients()
                 loss.backward()  # type: ignore[no-untyped-call]
                 if settings.max_grad_norm:
                     torch.nn.utils.clip_grad_norm_(flat.parameters, settings.max_grad_norm)
@@ -164,7 +164,7 @@ def train(
                 weight += weights.sum()
     for layer in norms:
         layer.train()
-    optimizer.zero_grad()  # as much memory as the model, which is no longer needed
+    flat.clear_gradients()  # as much memory as the model, which is no longer needed
     if not math.isfinite(float(total)):
         raise InputError(
             f"training {turn} gave NaN or infinity: lower federated.learning_rate (now {settings.learning_rate:g})"

@@ -46,6 +46,13 @@ class Store(Database):
         """Return what a client keeps, now or `at` the end of a period; an empty buffer if it never chose."""
         return self.load_many([client], at)[client]
 
+    def version(self, client: str, at: int) -> bytes:
+        """Return a text that tells what a client keeps `at` the end of a period from anything else; empty if nothing."""
+        rows = self._rows(
+            "SELECT digest FROM buffer WHERE client = ? AND period <= ? ORDER BY period DESC LIMIT 1", client, at
+        )
+        return bytes(rows[0][0]) if rows else b""
+
     def load_many(self, clients: Iterable[str], at: int | None = None) -> dict[str, Buffer]:
         """Return what several clients keep, all of one moment."""
         with self._transaction("DEFERRED"):

@@ -1,8 +1,8 @@
 """The client runtime: the one object that answers requests, wherever the client is.
 
 The serial engine, worker processes and Flower's clients carry requests to it. It keeps nothing between requests but the
-model instance: what must last is in the store (buffers, the state of learning hooks, the answers in a coordination) and
-in the scratch folder, which holds the period's gradients. So the same request twice gets the same reply, in whatever
+model instance and pools that it has read: what must last is in the store (buffers, the state of learning hooks, the
+answers in a coordination) and in the scratch folder, which holds the period's gradients. So the same request twice gets the same reply, in whatever
 process.
 """
 
@@ -53,6 +53,8 @@ from coreplay.runtime.strategy import ALL
 from coreplay.seeding import generator
 from coreplay.selection import make_pool, select_from
 from coreplay.tasks import Task, WeightedSum, features, metric_sum, sample_losses, view
+
+CACHED_POOLS = 1000
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class ClientRuntime:
         self._numbers = {client: number for number, client in enumerate(stream.clients)}
         self._methods = config.methods()
         self._probe_cache: dict[Any, Any] = {}
+        self._pools: dict[str, tuple[Any, ClientPool]] = {}  # the last one of each client, and its version
 
     def handle(self, client: str, request: Request) -> Reply:
         """Answer a request for a client."""
@@ -142,9 +145,17 @@ class ClientRuntime:
 
     def pool(self, client: str, period: int) -> ClientPool:
         """Return what the client can train on and choose from."""
+        version = (period, self.store.version(client, at=period - 1))
+        known = self._pools.get(client)
+        if known is not None and known[0] == version:
+            return known[1]
         new, buffer = self.stream.samples(client, period), self.store.load(client, at=period - 1)
         samples = Samples.joined([new, samples_of(buffer.items, new)]) if buffer.items else new
-        return ClientPool(samples, period, buffer.seen)
+        if len(self._pools) >= CACHED_POOLS:
+            self._pools.clear()
+        found = ClientPool(samples, period, buffer.seen)
+        self._pools[client] = version, found
+        return found
 
     def _on_train(self, client: str, request: Train) -> TrainReply:
         """Train from the request's model, save the hooks' state, and return the change."""

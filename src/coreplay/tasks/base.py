@@ -309,12 +309,14 @@ def _in_order(task: Task, samples: Samples, size: int) -> Iterator[tuple[NDArray
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put a model in evaluation mode, without gradients; afterwards restore its mode."""
     training = model.training
-    model.eval()
+    if training:
+        model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        if training:
+            model.train()
 
 
 @contextmanager

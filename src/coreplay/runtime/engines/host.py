@@ -6,11 +6,12 @@ A worker process lives as long as its pipe: when the engine is gone, killed or n
 import ctypes
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.shared_memory import SharedMemory
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from coreplay.data import FederatedStream
 from coreplay.errors import InputError
@@ -176,10 +177,16 @@ def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):
+        with _thread_pools(len(sys.modules)).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@lru_cache(maxsize=1)
+def _thread_pools(modules: int) -> ThreadpoolController:
+    """Return the control of all thread pools; finding them takes milliseconds, and imported modules may add some."""
+    return ThreadpoolController()
 
 
 def main(connection: Connection, plugins: tuple[Plugin, ...]) -> None:
