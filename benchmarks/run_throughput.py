@@ -21,7 +21,6 @@ from benchmarks.common import header, train_round
 from coreplay.runtime import Config, ProcessesEngine, prepare
 from coreplay.tasks import batches
 
-
 SMALL = {"num_layers": 2, "hidden_size": 96, "num_heads": 4, "intermediate_size": 192}
 
 

@@ -36,7 +36,7 @@ class FlatModel:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.model = model.train()  # a model may have a mode of its own in which parts stay frozen
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("the model has no trainable parameter: set requires_grad=True on those to train")
@@ -70,7 +70,9 @@ class FlatModel:
     @cached_property
     def twin(self) -> "FlatModel":
         """A second instance in evaluation mode, for the outputs or gradients of other parameters than the current."""
-        return FlatModel(deepcopy(self.model).eval())
+        made = FlatModel(deepcopy(self.model))
+        made.model.eval()
+        return made
 
     @cached_property
     def batch_norms(self) -> list[nn.Module]:

@@ -1,12 +1,13 @@
 """Training at one client: passes over its samples, from a given model, with every random choice seeded."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coreplay.data import Samples
 from coreplay.errors import InputError
@@ -131,8 +132,8 @@ def train(
     first = (settings.rounds_before(turn.period) + turn.round) * settings.epochs
     if not model.training:
         model.train()
-    norms = flat.batch_norms
-    with torch.random.fork_rng(devices=[]):
+    norms = [layer for layer in flat.batch_norms if layer.training]  # a model may keep some frozen
+    with torch.random.fork_rng(devices=[]), _in_training(norms):
         torch.default_generator.manual_seed(dropout)  # torch.manual_seed also queues a call for each kind of device
         for epoch in range(first, first + settings.epochs):
             masks = view(order, epoch)
@@ -162,8 +163,6 @@ def train(
                 steps += 1
                 total += losses.detach().sum()
                 weight += weights.sum()
-    for layer in norms:
-        layer.train()
     flat.clear_gradients()  # as much memory as the model, which is no longer needed
     if not math.isfinite(float(total)):
         raise InputError(
@@ -171,6 +170,16 @@ def train(
         )
     sums, state = _finished(methods, seen, turn, steps, flat)
     return Trained(len(pool), WeightedSum(float(total), float(weight)), sums, state)
+
+
+@contextmanager
+def _in_training(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Put layers back into training mode afterwards."""
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
 
 
 def _epoch(

@@ -47,7 +47,7 @@ class Store(Database):
         return self.load_many([client], at)[client]
 
     def version(self, client: str, at: int) -> bytes:
-        """Return a text that tells what a client keeps `at` the end of a period from anything else; empty if nothing."""
+        """Return a digest of what a client keeps `at` the end of a period; empty if it keeps nothing."""
         rows = self._rows(
             "SELECT digest FROM buffer WHERE client = ? AND period <= ? ORDER BY period DESC LIMIT 1", client, at
         )

@@ -1,9 +1,9 @@
 """The client runtime: the one object that answers requests, wherever the client is.
 
-The serial engine, worker processes and Flower's clients carry requests to it. It keeps nothing between requests but the
-model instance and pools that it has read: what must last is in the store (buffers, the state of learning hooks, the
-answers in a coordination) and in the scratch folder, which holds the period's gradients. So the same request twice gets the same reply, in whatever
-process.
+The serial engine, worker processes and Flower's clients carry requests to it. Between requests it keeps nothing but the
+model instance and the pools that it has read. What must last is in the store (buffers, the state of learning hooks, the
+answers in a coordination) and in the scratch folder, which holds the period's gradients. So the same request twice gets
+the same reply, in whatever process.
 """
 
 from collections.abc import Callable
