@@ -150,6 +150,22 @@ def test_optimisers_at_the_server_step_parameters_and_average_running_statistics
     np.testing.assert_allclose(found[n:], start[n:] + 2 * change[n:], rtol=1e-5)
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedadam"])
+def test_a_cosine_schedule_scales_the_steps_of_the_parameters(algorithm, stream, tmp_path):
+    start, change = np.zeros(4, np.float32), np.float32([1, -2, 3, 10])
+    answers = Answers(stream, change, [[WeightedSum(1, 1)] * 2] * 2)
+    changes = {"federated.algorithm": algorithm, "federated.rounds": 4, "federated.schedule": "cosine"}
+    carried_out(tmp_path / "run", answers, start=start, trainable=3, **changes)
+    made, values = make_algorithm(algorithm, {}), start[:3]
+    state = made.init(values)
+    for round in [0, 1, 2, 3] * 2:
+        after, state = made.update(values, change[:3], {}, state, RoundInfo(3, 3, 3, 0, round))
+        values = values + (1 + np.cos(np.pi * round / 4)) / 2 * (after - values)
+    found = RunFolder.open(tmp_path / "run").checkpoint().values
+    np.testing.assert_allclose(found[:3], values, rtol=1e-5)
+    assert found[3] == 80, "the mean of running statistics is not a step"
+
+
 def test_damaged_checkpoints_are_refused(stream, tmp_path):
     answers = Answers(stream, np.ones(200, np.float32), [[WeightedSum(1, 1)] * 2] * 2)
     carried_out(tmp_path / "run", answers, start=np.zeros(200, np.float32), trainable=200)

@@ -44,7 +44,8 @@ class HookError(InputError):
 class RoundInfo:
     """What the server knows of a round or a period: the weight of all answers, and of all clients that have data.
 
-    `parameters` are those after the round's update.
+    `step` is the fraction of the algorithm's update that is applied, by `federated.schedule`; `parameters` are those
+    after the round's update.
     """
 
     weight: int
@@ -52,6 +53,7 @@ class RoundInfo:
     clients: int
     period: int
     round: int
+    step: float = 1.0
     parameters: Vector = field(default_factory=lambda: np.empty(0))
 
 
@@ -289,7 +291,9 @@ class Methods:
     ) -> tuple[Vector, dict[str, NDArray[Any]]]:
         """Return the new parameters and the server's new state after a round."""
         name = self.algorithm_name
-        parameters, own = self.algorithm.update(parameters, change, part(sums, name), part(state, name), info)
+        updated, own = self.algorithm.update(parameters, change, part(sums, name), part(state, name), info)
+        whole = info.step == 1
+        parameters = updated if whole else parameters + updated.dtype.type(info.step) * (updated - parameters)
         states: dict[str, State] = {name: own}
         info = replace(info, parameters=parameters)
         for other, hook in self.hooks.items():

@@ -4,6 +4,7 @@
 Wrong names and values are refused with the nearest right one before any work starts.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -75,6 +76,9 @@ class FederatedConfig(_Part):
         "How a round's clients are sampled: uniform, or reshuffle, where all have their turn before one has its next.",
         "uniform",
     )
+    schedule: Literal["constant", "cosine"] = _field(
+        "constant", "Size of the server's steps: constant, or cosine, where it falls to zero within each period."
+    )
     buffer_only_clients: bool = _field(False, "Let clients without new data train on their buffers, too.")
     epochs: int = _field(1, "Number of passes of a client over its data per round.", "not given", ge=1)
     batch_size: int = _field(16, "Number of samples per training step.", "not given", ge=1)
@@ -90,6 +94,14 @@ class FederatedConfig(_Part):
     def rounds_of(self, period: int) -> int:
         """Return how many rounds a period has."""
         return self.first_rounds or self.rounds if period == 0 else self.rounds
+
+    def step(self, period: int, round: int) -> float:
+        """Return the fraction of the algorithm's update that a round applies.
+
+        >>> [round(FederatedConfig(rounds=4, schedule="cosine").step(0, k), 3) for k in range(4)]
+        [1.0, 0.854, 0.5, 0.146]
+        """
+        return 1.0 if self.schedule == "constant" else (1 + math.cos(math.pi * round / self.rounds_of(period))) / 2
 
     def rounds_before(self, period: int) -> int:
         """Return how many rounds all periods before this one have.

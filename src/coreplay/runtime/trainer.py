@@ -206,8 +206,9 @@ class Trainer:
         counts = {client: self._samples(client) for client in able}
         largest = self._weights.largest(counts)
         total = sum(min(count, largest) for count in counts.values())
-        parameters = self._now.values[: self._trainable]
-        return RoundInfo(update.weight, total, len(able), self.progress.period, self.progress.round, parameters)
+        period, round = self.progress.period, self.progress.round
+        step, parameters = self.config.federated.step(period, round), self._now.values[: self._trainable]
+        return RoundInfo(update.weight, total, len(able), period, round, step, parameters)
 
     def _able(self, period: int) -> list[str]:
         """Return the clients with new data in a period, in the registry's order."""
