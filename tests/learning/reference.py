@@ -196,6 +196,9 @@ class Distillation(Method):
             for row, owner in enumerate(owners):
                 kept = samples.arrived[owner] < me.period
                 if self.samples == "all" or (self.samples == "kept") == kept:
+                    if self.where == "better" and not me.task.losses(taught, batch)[owner] < losses[owner]:
+                        found.append(torch.zeros(()))
+                        continue
                     p = functional.softmax(taught[row] / self.temperature, dim=0)
                     q = functional.softmax(outputs[row] / self.temperature, dim=0)
                     found.append((p * (p.log() - q.log())).sum())

@@ -46,6 +46,8 @@ def plain(things, tmp_path_factory):
     [
         ("distillation", reference.Distillation, {"teacher": "period_start", "samples": "all", "temperature": 2.0}),
         ("distillation", reference.Distillation, {"teacher": "period_start", "samples": "kept"}),
+        ("distillation", reference.Distillation, {"where": "better", "samples": "kept"}),
+        ("distillation", reference.Distillation, {"where": "better", "teacher": "average"}),
         ("distillation", reference.Distillation, {"teacher": "both", "samples": "new", "decay": 0.6}),
         ("distillation", reference.Distillation, {"teacher": "average", "samples": "all", "decay": 0.6}),
         ("l2", reference.L2, {"strength": 0.3}),
@@ -63,6 +65,7 @@ def plain(things, tmp_path_factory):
 )
 def test_a_continual_method_is_its_plain_loop(things, plain, tmp_path, name, method, options):
     usual = {"strength": 1.0, "temperature": 1.0, "decay": 0.99}
+    usual |= {"teacher": "period_start", "samples": "all", "where": "all"}
     made = method(**usual | options)
     changes = {"continual.methods": [name], "continual.options": {name: options}}
     found = compared(things, tmp_path, made, name, changes)

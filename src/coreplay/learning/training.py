@@ -236,10 +236,16 @@ def _finished(
         states[name] = dict(ctx.state)
         if name in finishing:
             change = flat.values[: flat.trainable] - ctx.start
-            found, state = finishing[name].finish_round(replace(ctx, steps=steps), change)
+            found, state = _pair(finishing[name].finish_round(replace(ctx, steps=steps), change), name, turn)
             sums[name] = checked_sums(found, finishing[name].round_sums, flat.trainable, name, str(turn))
             states[name] = checked_state(state, name, str(turn))
     return joined(sums), joined(states)
+
+
+def _pair(found: Any, hook: str, turn: Turn) -> tuple[Any, Any]:
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise HookError(f"{hook!r} {turn}: must return a pair, (sums for the server, new state): got {found!r:.80}")
+    return found
 
 
 def finish_period(
@@ -251,7 +257,7 @@ def finish_period(
     for name, ctx in seen.items():
         states[name] = dict(ctx.state)
         if name in finishing:
-            found, state = finishing[name].finish_period(ctx)
+            found, state = _pair(finishing[name].finish_period(ctx), name, turn)
             sums[name] = checked_sums(found, finishing[name].period_sums, ctx.flat.trainable, name, str(turn))
             states[name] = checked_state(state, name, str(turn))
     return joined(sums), joined(states)

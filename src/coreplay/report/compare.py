@@ -139,10 +139,19 @@ class Group:
                 found.append((budget, label, runs))
         return found
 
+    @cached_property
+    def base_label(self) -> str:
+        """The label of the runs without replay: `none`, or `none` with the continual methods that all runs have."""
+        found = [label for label, budget in self._cells if budget == ANY and self._is_without_replay(label)]
+        return found[0] if len(found) == 1 else NONE
+
+    def _is_without_replay(self, label: str) -> bool:
+        return any(run.label == label and run.config.replay.strategy == NONE for run in self.runs)
+
     @property
     def base(self) -> Runs:
         """The runs without replay, by seed."""
-        return self._cells.get((NONE, ANY), {})
+        return self._cells.get((self.base_label, ANY), {})
 
     def changes(self, runs: Runs) -> dict[Key, float]:
         """Return the relative change of scores to no replay with the same seed, where that score is not 0."""

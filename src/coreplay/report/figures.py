@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from coreplay.report.charts import Axis, Bars, Figure, Heatmap, Lines, Panel, SeedStats, Series, Style, style
 from coreplay.report.compare import Group, Runs, paired
 from coreplay.report.load import ANY, Finished
-from coreplay.runtime.strategy import NONE
 
 Floats = NDArray[np.float64]
 Content = tuple[str, str, Sequence[Panel]]
@@ -34,7 +33,10 @@ def figure(name: str) -> Callable[[Callable[[Group], Content]], Callable[[Group]
 @figure("relative-change")
 def relative_change(group: Group) -> Content:
     """Show the change relative to no replay by budget and strategy (the paper's figure 2a)."""
-    y, labels = Axis(f"change of {group.metric}", percent=True), [label for label in group.labels if label != NONE]
+    y, labels = (
+        Axis(f"change of {group.metric}", percent=True),
+        [label for label in group.labels if label != group.base_label],
+    )
     return (
         f"Change of {group.metric} relative to no replay",
         f"{group.better.capitalize()} is better. Each bar is the mean over seeds for the model after the last period, "

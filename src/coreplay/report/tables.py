@@ -174,8 +174,8 @@ def _at(group: Group, budget: str) -> list[str]:
     unclear: list[str] = []
     worse: list[str] = []
     for label in group.labels:
-        gaps = _gaps(group, label, NONE, budget)
-        if label != NONE and gaps:
+        gaps = _gaps(group, label, group.base_label, budget)
+        if label != group.base_label and gaps:
             helps = better.setdefault(_seeds(gaps), []) if max(gaps) < 0 else worse if min(gaps) >= 0 else unclear
             helps.append(label)
     found = [f"better than no replay {seeds}{where}: {_listed(labels)}" for seeds, labels in better.items()]

@@ -17,6 +17,7 @@ from coreplay.learning import FlatModel
 from coreplay.learning.training import check_task
 from coreplay.plugins import load_plugins
 from coreplay.replay import Store
+from coreplay.runtime.client import public_samples
 from coreplay.runtime.config import AUTO, FLOWER, GIVEN, PROCESSES, SERIAL, SIMULATION, Config, StreamConfig
 from coreplay.runtime.engines.host import BUFFERS
 from coreplay.runtime.engines.importing import check_cells, check_main, check_missing, end_child
@@ -58,12 +59,30 @@ def prepare(config: Config, stream: FederatedStream | None = None, task: Task | 
             raise InputError(f"the {name} of this run is an object of the program that began it: pass it as {name}=")
     stream = _stream(config) if stream is None else sample_clients(stream, config.stream)
     check(config, stream)
+    for name, value, of_classes in (
+        ("quota", config.replay.quota, "class"),
+        ("strategy", config.replay.strategy, "class_balanced"),
+    ):
+        if value == of_classes and not stream.label_names:
+            raise InputError(
+                f"replay.{name} = {value!r} needs labels, and the stream has none: use the periods instead"
+            )
     task = make(config.task.name, stream, **config.task.options) if task is None else task
+    if config.replay.public:
+        _check_public(config, stream, task)
     model = task.model(config.seed)
     select_parameters(model, config.gradients.parameters)  # a pattern that fits nothing is said now
     flat = FlatModel(model)
     check_task(config.methods(), flat, task, stream.of_period(0, "train")[:2])
     return Prepared(stream, task, flat.numpy().copy(), flat.trainable)
+
+
+def _check_public(config: Config, stream: FederatedStream, task: Task) -> None:
+    """Raise an `InputError` if the task can't train on the public samples."""
+    try:
+        task.collate(public_samples(config, stream))
+    except InputError as error:
+        raise InputError(f"replay.public: {error}") from None
 
 
 def _stream(config: Config) -> FederatedStream:
@@ -128,6 +147,8 @@ def run(
     engine : ProcessesEngine or SerialEngine, optional
         An engine, to share it between runs; the one that the configuration names is started if absent.
     """
+    if not isinstance(config, Config):
+        raise InputError(f"config must be a Config: got {config!r}; use Config.load for a file, Config.make for a dict")
     if config.engine.name != SERIAL:
         end_child()
     config = _with_objects(config, stream, task)

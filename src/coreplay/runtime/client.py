@@ -173,12 +173,7 @@ class ClientRuntime:
 
     @cached_property
     def _public(self) -> Samples:
-        """The public samples, with the labels of this stream and as if kept from before its first period."""
-        stream = self.config.public_stream()
-        found = load_stream(stream.source, **stream.options).all()
-        names: dict[str | None, int] = {name: k for k, name in enumerate(self.stream.label_names)} | {None: -1}
-        labels = [names.get(label, -1) for label in found.labels]
-        return replace(found, label=np.array(labels), label_names=self.stream.label_names).replaced(arrived=-1)
+        return public_samples(self.config, self.stream)
 
     def _turn(self, client: str, request: Request) -> Turn:
         return Turn(self.config.seed, client, request.period, request.round)
@@ -351,6 +346,21 @@ class ClientRuntime:
             return dict(load_file(path))
 
         return PoolGradients(len(pool), contribution_length(self.config, lambda _: self.flat.model), cached, build)
+
+
+def public_samples(config: Config, stream: FederatedStream) -> Samples:
+    """Return the public samples of a run, with the labels of its stream and as if kept from before its first period."""
+    public = config.public_stream()
+    found = load_stream(public.source, **public.options).all()
+    ours, theirs = (isinstance(each.content, np.ndarray) for each in (stream, found))
+    if ours != theirs or (ours and stream.content.shape[1:] != found.content.shape[1:]):
+        kinds = [
+            f"arrays of shape {s.content.shape[1:]}" if a else "texts" for s, a in ((stream, ours), (found, theirs))
+        ]
+        raise InputError(f"the stream has {kinds[0]}, and source {public.source!r} gives {kinds[1]}")
+    names: dict[str | None, int] = {name: k for k, name in enumerate(stream.label_names)} | {None: -1}
+    labels = [names.get(label, -1) for label in found.labels]
+    return replace(found, label=np.array(labels), label_names=stream.label_names).replaced(arrived=-1)
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

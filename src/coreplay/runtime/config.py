@@ -106,8 +106,8 @@ class FederatedConfig(_Part):
     def rounds_before(self, period: int) -> int:
         """Return how many rounds all periods before this one have.
 
-        >>> FederatedConfig(rounds=4, first_rounds=10).rounds_before(2), FederatedConfig(rounds=4).rounds_before(2)
-        (14, 8)
+        >>> FederatedConfig(rounds=4, first_rounds=10).rounds_before(2)
+        14
         """
         return self.rounds_of(0) + self.rounds * (period - 1) if period else 0
 
@@ -159,8 +159,6 @@ class ReplayConfig(_Part):
     def budget_of(self, client: str, offered: int) -> int:
         """Return the budget of a client that has received `offered` samples in total.
 
-        >>> ReplayConfig(client_budgets={"bo": 3}, budget_fraction=0.1).budget_of("bo", 52)
-        3
         >>> ReplayConfig(budget_fraction=0.1, max_budget=40).budget_of("cy", 10**9)
         40
         """
@@ -326,6 +324,8 @@ class Config(_Part):
 
     def public_stream(self) -> StreamConfig:
         """Return where the public samples come from."""
+        if not self.replay.public.keys() - {"options", "num_clients", "client_seed"}:
+            raise InputError(f'replay.public = {self.replay.public} names no source: add source = "files" or another')
         try:
             return StreamConfig(**self.replay.public)
         except ValidationError as error:
@@ -345,9 +345,12 @@ class Config(_Part):
 
     def methods(self) -> Methods:
         """Return the algorithm and the continual methods of the run."""
-        chosen = {name: self.continual.options.get(name, {}) for name in self.continual.methods}
-        for name in sorted(self.continual.options.keys() - chosen.keys()):
-            raise InputError(f"continual.options.{name} are options of a method that continual.methods does not name")
+        named, options = self.continual.methods, self.continual.options
+        if len(named) > len(set(named)):
+            raise InputError(f"continual.methods = {named} has a name twice: name each method once")
+        for name in sorted(options.keys() - set(named)):
+            raise InputError(f"continual.options.{name}: continual.methods does not name {name!r}; add or remove it")
+        chosen = {name: options.get(name, {}) for name in named}
         replay, mixing = self.replay, None
         if replay.retrieval != "uniform" and replay.mixing != "ratio":
             raise InputError(

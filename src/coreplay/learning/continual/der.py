@@ -52,16 +52,18 @@ class DER(LearningHook):
     alpha: NotNegative = 0.5
     beta: NotNegative = 0.0
     top_k: Annotated[int, Field(ge=1)] = 20
+    name: ClassVar[str] = "der"
     from_period: ClassVar[int] = 1
     extra_passes: ClassVar[str] = "one forward pass per kept sample when it is stored; for language models one per step"
 
     def check_task(self, task: Task, batch: Any, outputs: Any) -> None:
         """Refuse outputs that are not logits, and a `top_k` larger than the vocabulary."""
-        check_logits("der", task, outputs)
+        check_logits(self.name, task, outputs)
         if task.output_rows(batch) is not None and not self.top_k < outputs.shape[1] <= LARGEST_ID:
+            limit = min(outputs.shape[1] - 1, LARGEST_ID)
             raise InputError(
-                f"option 'top_k' of continual method 'der' must be smaller than the vocabulary, which has "
-                f"{outputs.shape[1]} pieces (at most {LARGEST_ID}): got {self.top_k}"
+                f"option 'top_k' of continual method {self.name!r} must be at most {limit}, less than the "
+                f"{outputs.shape[1]} pieces of the vocabulary: got {self.top_k}"
             )
 
     def keep(self, ctx: LearningContext, kept: Samples) -> Samples:
@@ -135,6 +137,7 @@ class DERpp(DER):
     """
 
     beta: NotNegative = 0.5
+    name: ClassVar[str] = "der_pp"
 
 
 def _is_stored(column: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -8,6 +8,9 @@ For language models the rows are the positions that carry loss. The teacher is t
 period, which every client has anyway; or a moving average of the global model over rounds; or the mean of the two
 losses. Nothing is stored, and a step costs one forward pass more. The first period starts from an untrained model and
 has no teacher.
+
+A teacher holds the model back where it has much to learn. With ``where = "better"`` only the samples count whose loss
+the teacher has lower than the student; the mean is still over all rows, so that the loss vanishes with them.
 """
 
 from dataclasses import dataclass
@@ -40,6 +43,8 @@ class Distillation(LearningHook):
         The teacher: "period_start", "average" (a moving average of the global model over rounds), or "both".
     samples
         The samples to distil on: "all", "new" or "kept".
+    where
+        On which of these samples: "all", or "better", where the teacher's loss is lower than the student's.
     decay
         The part of the moving average that is left after another round.
     """
@@ -48,6 +53,7 @@ class Distillation(LearningHook):
     temperature: Annotated[float, Field(gt=0)] = 1.0
     teacher: Literal["period_start", "average", "both"] = "period_start"
     samples: Literal["all", "new", "kept"] = "all"
+    where: Literal["all", "better"] = "all"
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
     from_period: ClassVar[int] = 1
     needs_period_start: ClassVar[bool] = True
@@ -68,15 +74,21 @@ class Distillation(LearningHook):
             teachers.append(ctx.period_model)
         if self.teacher != "period_start":
             teachers.append(ctx.received.get("average", ctx.period_model))
-        found = [self._divergence(ctx.at(values).outputs(step.batch), step.outputs, rows) for values in teachers]
+        found = [self._divergence(ctx, step, ctx.at(values).outputs(step.batch), rows) for values in teachers]
         return self.strength * torch.stack(found).mean()
 
-    def _divergence(self, teacher: Tensor, student: Tensor, rows: Tensor | None) -> Tensor:
+    def _divergence(self, ctx: LearningContext, step: Step, teacher: Tensor, rows: Tensor | None) -> Tensor:
+        student, count = step.outputs, len(step.outputs) if rows is None else int(rows.sum())
+        if self.where == "better":
+            better = ctx.task.losses(teacher, step.batch) < ctx.task.losses(student.detach(), step.batch)
+            owners = ctx.task.output_rows(step.batch)
+            better = better if owners is None else better[owners]
+            rows = better if rows is None else better & rows
         if rows is not None:
             teacher, student = teacher[rows], student[rows]
         wanted = functional.softmax(teacher / self.temperature, dim=-1)
         got = functional.log_softmax(student / self.temperature, dim=-1)
-        return functional.kl_div(got, wanted, reduction="batchmean") * self.temperature**2
+        return functional.kl_div(got, wanted, reduction="sum") / count * self.temperature**2
 
     def broadcast(self, state: State) -> State:
         """Send the moving average, if there is one."""

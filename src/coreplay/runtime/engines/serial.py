@@ -46,7 +46,8 @@ class SerialEngine(MachineEngine):
                 try:
                     found = self._done(job)
                 except Exception as again:
-                    raise WorkerError(f"client {self._who(job)!r} failed twice: {again}") from again
+                    text = f"client {self._who(job)!r} failed twice: {again}\n{traceback.format_exc()}"
+                    raise WorkerError(text) from again
             yield number, found
 
     def _done(self, job: Job) -> Any:
