@@ -5,6 +5,8 @@
 Each folder is a sweep on one stream. Per budget, the random buffer with the best mean is the rival, though it was found
 best on the same seeds; that favours the rival. With e_s the error (perplexity, or 1 − accuracy) at seed s:
 
+All errors in the table are geometric means over seeds.
+
 - change: exp(mean of log(e_s recipe / e_s rival)) − 1, with the 95 % interval of Student's t over seeds, and the
   p-value of that mean by Holm's correction over all rows of the table;
 - gap closed: Σ_s log(e_s rival / e_s recipe) / Σ_s log(e_s rival / e_s full history), with the interval of the
@@ -59,7 +61,7 @@ def is_plain(run: Finished) -> bool:
 
 def is_recipe(run: Finished) -> bool:
     replay = run.config.replay
-    same = run.config.continual.methods == METHODS and replay.mixing == "concatenate"
+    same = run.config.continual.methods == METHODS and replay.mixing == "concatenate" and replay.quota == "none"
     return same and replay.strategy == STRATEGY and not run.config.continual.options
 
 
@@ -74,7 +76,8 @@ def compared(stream: str, group: Group) -> list[Row]:
     for budget in (name for name in group.budgets if name != ANY):
         at = {k: errors(dict(group.all_at(k, budget)), group.lower_is_better) for k in (*plain, recipe, ALL)}
         keys = sorted(set.intersection(*(set(at[k]) for k in (*plain, recipe, ALL) if at[k])))
-        if len(keys) < 3 or not at[recipe]:
+        if len(keys) < 3 or not at[recipe] or not at[ALL]:
+            print(f"{stream}, budget {budget}: left out, with {len(keys)} seeds that all have")
             continue
         logs = {k: np.log([at[k][key] for key in keys]) for k in at if at[k]}
         rival = min((k for k in plain if k in logs), key=lambda k: logs[k].mean())

@@ -231,10 +231,11 @@ class EWC(Method):
 
     def gradient(self, me, gradient, loss):
         w = me.w.requires_grad_()
-        penalty = (w * 0).sum()
+        penalty, stiffness = (w * 0).sum(), torch.zeros_like(w)
         for fisher, anchor in self.terms(me):
             penalty = penalty + self.strength / 2 * (fisher * (w - anchor) ** 2).sum()
-        return gradient + torch.autograd.grad(penalty, w)[0]
+            stiffness = stiffness + me.run.options.learning_rate * self.strength * fisher
+        return gradient + torch.autograd.grad(penalty, w)[0] / torch.maximum(stiffness, torch.ones_like(w))
 
     def terms(self, me):
         return self.state.get(me.name, [])

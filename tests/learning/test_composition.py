@@ -12,6 +12,8 @@ from torch import nn
 import coreplay
 from coreplay.data import FederatedStream
 from coreplay.errors import InputError
+from coreplay.experiments.scheduler import SweepStatus, run_sweep
+from coreplay.experiments.sweep import Sweep
 from coreplay.replay import Store
 from coreplay.runtime import RunFolder, prepare
 
@@ -132,6 +134,16 @@ def test_public_samples_that_the_task_can_not_read_are_refused_before_work(tmp_p
     with pytest.raises(InputError, match=r"replay\.public: the stream has texts, and source 'digits' gives arrays of"):
         coreplay.run(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_runs_of_a_sweep_are_checked_one_by_one(tmp_path):
+    top_k = {"strategy": "naive_uniform", "continual": {"der": {"top_k": 500}}}
+    data = {"strategies": ["none", top_k], "run": {name: TEXTS[name] for name in TEXTS if name != "engine"}}
+    status = SweepStatus(Sweep.make(data).runs)
+    run_sweep(status, tmp_path, workers=1)
+    ((name, problem),) = status.failures().items()
+    assert "der" in name
+    assert "'top_k' of continual method 'der' must be at most" in problem
 
 
 @pytest.mark.parametrize("config", [{"seed": 1}, "run.toml"])

@@ -52,6 +52,7 @@ def plain(things, tmp_path_factory):
         ("distillation", reference.Distillation, {"teacher": "average", "samples": "all", "decay": 0.6}),
         ("l2", reference.L2, {"strength": 0.3}),
         ("ewc", reference.EWC, {"strength": 3.0, "max_samples": 1000}),
+        ("ewc", reference.EWC, {"strength": 1e5, "max_samples": 1000}),
         ("online_ewc", reference.OnlineEWC, {"strength": 3.0, "max_samples": 1000, "decay": 0.5}),
         ("fedcurv", reference.FedCurv, {"strength": 3.0, "max_samples": 1000}),
         ("a_gem", reference.AGEM, {}),

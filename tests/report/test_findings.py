@@ -23,13 +23,15 @@ def finished(config, metric, values, whole, lower_is_better, missing=()):
     return Finished.of(Run(Path(), summary, matrix), config, {}, (), ())
 
 
-def made(finals, budgets=(20,)):
-    """Make a group of runs with these perplexities, one a seed."""
+def made(finals, budgets=(20,), methods=None):
+    """Make a group of runs with these perplexities, one per seed, and with the continual methods of each strategy."""
     runs = []
     for strategy, values in finals.items():
         for seed, value in enumerate(values):
             for budget in budgets:
-                config = Config.make({"replay": {"strategy": strategy, "budget": budget}, "seed": seed})
+                continual = {"methods": (methods or {}).get(strategy, [])}
+                replay = {"strategy": strategy, "budget": budget}
+                config = Config.make({"replay": replay, "seed": seed, "continual": continual})
                 runs.append(finished(config, "perplexity", [[value]], value, True))
     return group_runs(runs)[0]
 
@@ -47,6 +49,14 @@ def test_the_sentence_follows_from_the_numbers():
         made({"none": [100, 100], "naive_uniform": [110, 101]})
     )
     assert "in the only seed" in summarize(made({"none": [100], "naive_uniform": [80]}))
+
+
+def test_runs_that_all_have_the_same_methods_are_compared_with_none_and_these_methods():
+    finals = {"none": [100, 100], "naive_uniform": [80, 90]}
+    group = made(finals, methods={"none": ["l2"], "naive_uniform": ["l2"]})
+    assert group.base_label == "none + l2"
+    assert "better than no replay in each of 2 seeds: `naive_uniform + l2`" in summarize(group)
+    assert not made(finals, methods={"none": ["l2"]}).base, "the others have no l2"
 
 
 def test_all_choices_are_looked_at_and_all_random_ones():

@@ -56,6 +56,22 @@ def test_what_is_held_and_erasure(runtime):
         runtime.handle(client, Erase(key=gone))
 
 
+def test_a_pool_is_read_once_and_again_when_the_buffer_has_changed(runtime):
+    client = runtime.stream.clients[0]
+    runtime.handle(client, Settle(arrays=runtime.start))
+    pool = runtime.pool(client, 1)
+    assert runtime.pool(client, 1) is pool
+    gone = int(pool.samples.ids[~pool.new][0])
+    with Store.open(runtime.store.path) as other:  # somebody else's process
+        other.erase(client, f"{gone:016x}")
+    again = runtime.pool(client, 1)
+    assert len(again) == len(pool) - 1
+    assert gone not in again.samples.ids
+    runtime.store.rewind(-1)
+    assert runtime.pool(client, 1).new.all()
+    assert runtime.pool(client, 0).period == 0
+
+
 def test_an_unknown_request_is_refused(runtime):
     with pytest.raises(RefusedError, match="unsupported request 'join'"):
         runtime.handle(runtime.stream.clients[0], Join())

@@ -142,11 +142,9 @@ class Group:
     @cached_property
     def base_label(self) -> str:
         """The label of the runs without replay: `none`, or `none` with the continual methods that all runs have."""
-        found = [label for label, budget in self._cells if budget == ANY and self._is_without_replay(label)]
-        return found[0] if len(found) == 1 else NONE
-
-    def _is_without_replay(self, label: str) -> bool:
-        return any(run.label == label and run.config.replay.strategy == NONE for run in self.runs)
+        without = {run.label for run in self.runs if run.config.replay.strategy == NONE}
+        methods = {(tuple(run.config.continual.methods), repr(run.config.continual.options)) for run in self.runs}
+        return without.pop() if len(without) == len(methods) == 1 else NONE
 
     @property
     def base(self) -> Runs:

@@ -11,7 +11,7 @@ from coreplay.report.charts import SeedStats
 from coreplay.report.compare import LEVEL, Group, difference, paired
 from coreplay.report.load import ANY
 from coreplay.report.text import column, decimals, first_few, markdown_table
-from coreplay.runtime.strategy import ALL, NONE
+from coreplay.runtime.strategy import ALL
 
 RANDOM = ("naive_uniform", "approximate_uniform", "fixed_proportion")
 
@@ -182,7 +182,9 @@ def _at(group: Group, budget: str) -> list[str]:
     found += [f"seeds disagree{where}: {_listed(unclear)}"] if unclear else []
     found += [f"not better than no replay{where}: {_listed(worse)}"] if worse else []
     random = [label for label in RANDOM if group.at(label, budget)]
-    chosen = [label for label in group.labels if label not in (NONE, ALL, *RANDOM) and group.at(label, budget)]
+    chosen = [
+        label for label in group.labels if label not in (group.base_label, ALL, *RANDOM) and group.at(label, budget)
+    ]
     if random and chosen:
         gaps_of = {label: [_gaps(group, label, other, budget) for other in random] for label in chosen}
         best = [label for label, lists in gaps_of.items() if all(each and max(each) < 0 for each in lists)]

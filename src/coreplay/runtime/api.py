@@ -33,6 +33,7 @@ from coreplay.runtime.tracker import check_trackers
 from coreplay.runtime.trainer import Trainer, Vector, check
 from coreplay.seeding import generator
 from coreplay.tasks import Task, make
+from coreplay.tasks.base import EVALUATION_BATCH
 
 FEW_TRAININGS = 200  # of one client in one round: about as long as worker processes take to start
 # the engines outside this package: a module with a function `launch`, imported when a run names it
@@ -58,31 +59,31 @@ def prepare(config: Config, stream: FederatedStream | None = None, task: Task | 
         if named == GIVEN and found is None:
             raise InputError(f"the {name} of this run is an object of the program that began it: pass it as {name}=")
     stream = _stream(config) if stream is None else sample_clients(stream, config.stream)
-    check(config, stream)
-    for name, value, of_classes in (
-        ("quota", config.replay.quota, "class"),
-        ("strategy", config.replay.strategy, "class_balanced"),
-    ):
-        if value == of_classes and not stream.label_names:
-            raise InputError(
-                f"replay.{name} = {value!r} needs labels, and the stream has none: use the periods instead"
-            )
+    check(config, stream)  # before a vocabulary is trained
     task = make(config.task.name, stream, **config.task.options) if task is None else task
-    if config.replay.public:
-        _check_public(config, stream, task)
-    model = task.model(config.seed)
-    select_parameters(model, config.gradients.parameters)  # a pattern that fits nothing is said now
-    flat = FlatModel(model)
+    flat = FlatModel(task.model(config.seed))
+    prepared = Prepared(stream, task, flat.numpy().copy(), flat.trainable)
+    check_fit(config, prepared)
+    return prepared
+
+
+def check_fit(config: Config, prepared: Prepared) -> None:
+    """Raise an `InputError` if the configuration can't work with a stream and a task that runs share."""
+    stream, task, replay = prepared.stream, prepared.task, config.replay
+    check(config, stream)
+    for name, value, wanted in (("quota", replay.quota, "class"), ("strategy", replay.strategy, "class_balanced")):
+        if value == wanted and not stream.label_names:
+            raise InputError(f"replay.{name} = {value!r} needs labels, and the stream has none: use periods instead")
+    flat = FlatModel(task.model(config.seed))
+    select_parameters(flat.model, config.gradients.parameters)  # a pattern that fits nothing is said now
     check_task(config.methods(), flat, task, stream.of_period(0, "train")[:2])
-    return Prepared(stream, task, flat.numpy().copy(), flat.trainable)
-
-
-def _check_public(config: Config, stream: FederatedStream, task: Task) -> None:
-    """Raise an `InputError` if the task can't train on the public samples."""
-    try:
-        task.collate(public_samples(config, stream))
-    except InputError as error:
-        raise InputError(f"replay.public: {error}") from None
+    if replay.public:
+        try:
+            public = public_samples(config, stream)
+            for at in range(0, len(public), EVALUATION_BATCH):
+                task.collate(public[at : at + EVALUATION_BATCH])
+        except InputError as error:
+            raise InputError(f"replay.public: {error}") from None
 
 
 def _stream(config: Config) -> FederatedStream:
@@ -171,6 +172,8 @@ def run(
     if resume:
         check_alone(path)
         _check_buffers(place)
+    if prepared is not None:
+        check_fit(config, prepared)
     things = prepared or prepare(config, stream, task)
     with ExitStack() as stack:
         serial = config.engine.name == SERIAL or (config.engine.name == AUTO and _is_small(config, things))

@@ -304,6 +304,7 @@ class ClientRuntime:
     def _on_erase(self, client: str, request: Erase) -> KeptReply:
         """Delete a sample from everything that the client keeps."""
         self.store.erase(client, request.key)
+        self._pools.pop(client, None)
         return self._on_inspect(client, request)
 
     def _on_inspect(self, client: str, request: Request) -> KeptReply:

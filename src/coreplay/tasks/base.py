@@ -309,7 +309,7 @@ def _in_order(task: Task, samples: Samples, size: int) -> Iterator[tuple[NDArray
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put a model in evaluation mode, without gradients; afterwards restore its mode."""
     training = model.training
-    if training:
+    if any(part.training for part in model.modules()):
         model.eval()
     try:
         with torch.no_grad():

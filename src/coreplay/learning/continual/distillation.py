@@ -10,7 +10,8 @@ losses. Nothing is stored, and a step costs one forward pass more. The first per
 has no teacher.
 
 A teacher holds the model back where it has much to learn. With ``where = "better"`` only the samples count whose loss
-the teacher has lower than the student; the mean is still over all rows, so that the loss vanishes with them.
+the teacher has lower than the student; the mean is still over all rows, so that the loss vanishes with them. The
+student's loss is that of the training step: with dropout it is higher, and more samples count.
 """
 
 from dataclasses import dataclass

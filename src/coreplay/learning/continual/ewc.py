@@ -7,6 +7,9 @@ gradient of
 
 so two vectors are kept, however many periods there are. Online EWC decays the past and has one anchor, the last model:
 A ← decay · A + F_t, B ← A w_t.
+
+A step of rate η on a stiff penalty overshoots, and training diverges. So where η · strength · A is above 1, the
+penalty's gradient is divided by it: the step then goes to the minimum of the penalty, B / A, and no further.
 """
 
 from dataclasses import dataclass
@@ -43,8 +46,13 @@ class EWC(LearningHook):
         """Add strength · (A w − B)."""
         if not ctx.state:
             return gradient
-        precision, pull = (torch.from_numpy(ctx.state[name]) for name in ("precision", "pull"))
-        return gradient.add_(precision * ctx.parameters - pull, alpha=self.strength)
+        return self.penalised(ctx, gradient, *(torch.from_numpy(ctx.state[name]) for name in ("precision", "pull")))
+
+    def penalised(self, ctx: LearningContext, gradient: Tensor, precision: Tensor, pull: Tensor) -> Tensor:
+        """Add the gradient of the penalty, limited where a step would overshoot."""
+        found = (precision * ctx.parameters).sub_(pull).mul_(self.strength)
+        stiffness = precision * (ctx.settings.learning_rate * self.strength)
+        return gradient.add_(found.div_(stiffness.clamp_(min=1.0)))
 
     def finish_period(self, ctx: LearningContext) -> tuple[Sums, State]:
         """Add the Fisher information of this period to what the client keeps."""

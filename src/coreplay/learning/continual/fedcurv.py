@@ -42,8 +42,7 @@ class FedCurv(EWC):
 
     def gradient(self, ctx: LearningContext, gradient: Tensor, step: Step) -> Tensor:
         """Add strength · (A w − B)."""
-        pull = ctx.received["precision"] * ctx.parameters - ctx.received["pull"]
-        return gradient.add_(pull, alpha=self.strength)
+        return self.penalised(ctx, gradient, ctx.received["precision"], ctx.received["pull"])
 
     def finish_period(self, ctx: LearningContext) -> tuple[Sums, State]:
         """Send F_i."""
