@@ -162,6 +162,8 @@ class Faulty(LearningHook):
         return {}, faults.get(self.fault, {})
 
     def finish_period(self, ctx):
+        if self.fault == "no pair":
+            return {}
         faults = {"sum shape": {"vector": torch.ones(3)}, "sum missing": {}}
         return faults.get(self.fault, {"vector": torch.ones_like(ctx.start)}), {}
 
@@ -173,6 +175,7 @@ class Faulty(LearningHook):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
+        ("no pair", "must return a pair, \\(sums for the server, new state\\): got {}"),
         ("loss shape", "loss must return a tensor with one number: got shape \\(2,\\)"),
         ("loss NaN", "loss returned NaN or infinity"),
         ("gradient shape", "gradient must return shape"),
