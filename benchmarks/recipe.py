@@ -3,9 +3,8 @@
     python -m benchmarks.recipe sweeps/remember_slurp sweeps/remember_mnist [-o docs/results/recipe/main.md]
 
 Each folder is a sweep on one stream. Per budget, the random buffer with the best mean is the rival, though it was found
-best on the same seeds; that favours the rival. With e_s the error (perplexity, or 1 − accuracy) at seed s:
-
-All errors in the table are geometric means over seeds.
+best on the same seeds; that favours the rival. Errors in the table are geometric means over seeds. With e_s the error
+(perplexity, or 1 − accuracy) at seed s:
 
 - change: exp(mean of log(e_s recipe / e_s rival)) − 1, with the 95 % interval of Student's t over seeds, and the
   p-value of that mean by Holm's correction over all rows of the table;

@@ -106,8 +106,8 @@ class FederatedConfig(_Part):
     def rounds_before(self, period: int) -> int:
         """Return how many rounds all periods before this one have.
 
-        >>> FederatedConfig(rounds=4, first_rounds=10).rounds_before(2)
-        14
+        >>> FederatedConfig(rounds=4, first_rounds=10).rounds_before(2), FederatedConfig(rounds=4).rounds_before(2)
+        (14, 8)
         """
         return self.rounds_of(0) + self.rounds * (period - 1) if period else 0
 
@@ -159,8 +159,9 @@ class ReplayConfig(_Part):
     def budget_of(self, client: str, offered: int) -> int:
         """Return the budget of a client that has received `offered` samples in total.
 
-        >>> ReplayConfig(budget_fraction=0.1, max_budget=40).budget_of("cy", 10**9)
-        40
+        >>> replay = ReplayConfig(client_budgets={"bo": 3}, budget_fraction=0.1, max_budget=40)
+        >>> replay.budget_of("bo", 52), replay.budget_of("cy", 10**9)
+        (3, 40)
         """
         if client in self.client_budgets:
             return self.client_budgets[client]
@@ -350,7 +351,6 @@ class Config(_Part):
             raise InputError(f"continual.methods = {named} has a name twice: name each method once")
         for name in sorted(options.keys() - set(named)):
             raise InputError(f"continual.options.{name}: continual.methods does not name {name!r}; add or remove it")
-        chosen = {name: options.get(name, {}) for name in named}
         replay, mixing = self.replay, None
         if replay.retrieval != "uniform" and replay.mixing != "ratio":
             raise InputError(
@@ -359,7 +359,7 @@ class Config(_Part):
             )
         if replay.mixing != "concatenate":
             mixing = Mixing(**{name: getattr(replay, name) for name in keywords(Mixing)})
-        return Methods(self.federated.algorithm, self.federated.options, chosen, mixing)
+        return Methods(self.federated.algorithm, self.federated.options, {n: options.get(n, {}) for n in named}, mixing)
 
     @classmethod
     def _shaped(cls, data: Mapping[str, Any], changes: Mapping[str, Any] | None, where: str) -> "Config":
